@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from holdfast.infra.kafka.records import Headers
 from holdfast.infra.schemas.config import SchemaRegistryClientConfig, SchemaRegistryInvalid
-from holdfast.infra.schemas.errors import SchemaRegistryFailed, SchemaRegistryRefuses, SchemaUnknown
+from holdfast.infra.schemas.errors import NestedTooDeeply, SchemaRegistryFailed, SchemaRegistryRefuses, SchemaUnknown
 from holdfast.infra.schemas.registry import PatientRegistry, Registries
 
 Part = Literal["key", "value"]
@@ -183,13 +183,16 @@ class RegistryWriter(Connected):
 
         Raises:
             ValueError: The value does not fit the schema.
+            NestedTooDeeply: The value has too many levels.
             SchemaRegistryFailed: The schema registry does not answer, or refuses the schema.
         """
         write = self._call or self._ready()
         try:
             made = write(value if self.before is None else self.before(value), self._context)
-        except SchemaRegistryFailed:
+        except (SchemaRegistryFailed, NestedTooDeeply):
             raise
+        except RecursionError as failure:
+            raise NestedTooDeeply(str(failure)) from failure
         except Exception as failure:
             if (status := getattr(failure, "http_status_code", None)) is not None:
                 raise self._not_registered(status, failure) from failure

@@ -26,3 +26,7 @@ class SchemaRegistryRefuses(SchemaRegistryFailed):
 
 class SchemaUnknown(ValueError):
     """The registry has no schema with the id in a message, or that schema has another format, such as JSON for Avro."""
+
+
+class NestedTooDeeply(ValueError):
+    """A value has more levels than its format can write."""

@@ -181,6 +181,8 @@ def message_of(msg_type: Any, *, ignore_unknown_fields: bool) -> Callable[[Any],
             raise TypeError(f"expected {msg_type.__name__} or a dict, got {type(value).__name__}")
         try:
             return ParseDict(value, msg_type(), ignore_unknown_fields=ignore_unknown_fields)
+        except RecursionError:
+            raise
         except Exception as failure:
             raise ValueError(str(failure)) from failure
 

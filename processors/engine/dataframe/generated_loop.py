@@ -49,7 +49,6 @@ from holdfast.infra.schemas.codecs import StampingWriter
 from holdfast.processors.engine.aggregates.window_aggregates import FailedResult
 from holdfast.processors.engine.dataframe.plain_loop import (
     NO_TIMING,
-    UNWRITABLE,
     Run,
     RunFunction,
     Timing,
@@ -62,6 +61,7 @@ from holdfast.processors.engine.dataframe.plain_loop import (
     unwritable,
     uses_headers,
 )
+from holdfast.processors.engine.formats.kafka_message import UNWRITABLE
 from holdfast.processors.engine.formats.serialization import headers_size, written_headers
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes

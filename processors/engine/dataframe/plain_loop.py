@@ -18,6 +18,8 @@ from holdfast.infra.schemas.codecs import StampingWriter
 from holdfast.processors.engine.aggregates.window_aggregates import FailedResult
 from holdfast.processors.engine.changelog.names import is_repartition_topic
 from holdfast.processors.engine.dataframe.results_aside import ResultsAside
+from holdfast.processors.engine.formats import kafka_message
+from holdfast.processors.engine.formats.kafka_message import UNWRITABLE
 from holdfast.processors.engine.formats.serialization import ValueUnwritable, headers_size, written_headers
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
@@ -30,9 +32,6 @@ from holdfast.processors.engine.steps.outbox import Outboxes, Output
 from holdfast.processors.engine.steps.topic import TimestampType, Topic
 from holdfast.processors.engine.windows.counts import CountStore, count_window_of
 from holdfast.processors.engine.windows.stored import Result, Taker
-
-#: The exceptions with which a serializer refuses a value.
-UNWRITABLE = (TypeError, ValueError, OverflowError)
 
 Compiled = Callable[[Any, Any, int, Headers], None]
 
@@ -465,11 +464,7 @@ def null_key(function: object) -> NullKey:
 def unwritable(part: str, value: Any, topic: str, failure: Exception) -> ValueUnwritable:
     """The error for a key or a value that the serializer refused."""
     where = "`group_by`" if is_repartition_topic(topic) else f"`app.topic({topic!r})`"
-    return ValueUnwritable(
-        f"A {part} of type {type(value).__name__} can't be written to topic {topic}: {failure}.",
-        action=f"Set a `{part}_serializer` in {where} that takes this type.",
-        topic=topic,
-    )
+    return kafka_message.unwritable(part, value, topic, failure, where)
 
 
 def uses_headers(source: Node) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.infra.kafka.records import Headers
-from holdfast.infra.schemas.errors import SchemaRegistryFailed
+from holdfast.infra.schemas.errors import NestedTooDeeply, SchemaRegistryFailed
 from holdfast.processors.engine.formats.serialization import (
     Deserializer,
     Serializer,
@@ -15,6 +15,8 @@ from holdfast.processors.engine.formats.serialization import (
     ValueUnwritable,
 )
 
+#: The exceptions with which a serializer refuses a value.
+UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
 #: Headers in the forms that users may pass: names with bytes, texts or None, as a mapping or as pairs.
 GivenHeaders = Mapping[str, Any] | Sequence[tuple[str, Any]] | None
 
@@ -46,12 +48,16 @@ def serialized(part: str, value: Any, serialize: Serializer, topic: str) -> byte
         return None
     try:
         return serialize(value)
-    except (TypeError, ValueError, OverflowError) as failure:
-        raise ValueUnwritable(
-            f"A {part} of type {type(value).__name__} can't be written to topic {topic}: {failure}.",
-            action=f"Set a `{part}_serializer` in `app.topic({topic!r})` that takes this type.",
-            topic=topic,
-        ) from failure
+    except UNWRITABLE as failure:
+        raise unwritable(part, value, topic, failure, f"`app.topic({topic!r})`") from failure
+
+
+def unwritable(part: str, value: Any, topic: str, failure: Exception, where: str) -> ValueUnwritable:
+    """The error for a key or a value that the serializer refused; ``where`` is the code that sets the serializer."""
+    said = f"A {part} of type {type(value).__name__} can't be written to topic {topic}: {failure}."
+    if isinstance(failure, (RecursionError, NestedTooDeeply)):
+        return ValueUnwritable(said, action=f"Write a {part} that is nested less deeply.", topic=topic)
+    return ValueUnwritable(said, action=f"Set a `{part}_serializer` in {where} that takes this type.", topic=topic)
 
 
 def deserialized(part: str, raw: bytes | None, deserialize: Deserializer, topic: str) -> Any:
