@@ -63,6 +63,25 @@ class OfOneFormat:
         """The schema with this guid (global id), cached by the client; raises SchemaUnknown for another format."""
         return self._checked(self._registry.get_schema_by_guid(guid, *rest), f"guid {guid}")
 
+    def get_latest_version(self, subject_name: str, *rest: Any) -> Any:
+        """The newest version of a subject, with which a serializer writes.
+
+        Raises:
+            SchemaRegistryRefuses: Its schema has another format. No message is the cause.
+        """
+        found = self._registry.get_latest_version(subject_name, *rest)
+        seen = found.schema.schema_type
+        if seen != self._type:
+            raise SchemaRegistryRefuses(
+                f"The newest schema of subject {subject_name} is of format {seen}, expected {self._type}.",
+                action=f"Register a schema of format {self._type} for subject {subject_name}, or use the serializer of "
+                f"format {seen}. Then restart: processing resumes at this message.",
+                subject=subject_name,
+                seen=seen,
+                expected=self._type,
+            )
+        return found
+
     def _checked(self, schema: Any, which: str) -> Any:
         if schema.schema_type != self._type:
             raise SchemaUnknown(f"the schema with {which} is of format {schema.schema_type}, expected {self._type}")

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import Schema
+from confluent_kafka.serialization import SerializationContext
 
 from holdfast import (
     Application,
@@ -215,6 +216,37 @@ def test_a_schema_that_is_not_compatible_stops_the_worker_and_blames_no_message(
         copy(shop, 1, writer=writer)
     assert (failed.value.exit_code, failed.value.cause) == (EXIT_BAD_CONFIGURATION, "bad-configuration")
     assert "compatible" in failed.value.action
+    assert (shop.records("out"), shop.records("dead")) == ([], [])
+
+
+@pytest.mark.thorough
+def test_a_message_whose_schema_was_deleted_is_a_dead_letter_and_the_next_one_is_read(shop: Shop) -> None:
+    subject = f"{shop.topic('gone')}-value"
+    gone = {**ORDER, "namespace": shop.group.replace("-", "_")}
+    made = AvroSerializer(gone, schema_registry_client_config=SchemaRegistryClientConfig(url=shop.registry.url))
+    deleted = made(ORDERS[0], SerializationContext(shop.topic("gone"), "value"))
+    shop.client.delete_subject(subject)
+    shop.client.delete_subject(subject, permanent=True)
+    shop.send(deleted, theirs(shop, ORDERS[1]))
+    copy(shop, 2)
+    assert (sent(shop), [each.value for each in shop.records("dead")]) == ([ORDERS[1]], [deleted])
+    assert "no such schema" in shop.errors()[0]
+
+
+@pytest.mark.thorough
+def test_a_subject_with_another_format_stops_the_worker_and_blames_no_message(shop: Shop) -> None:
+    number = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "n", "type": "number"}
+    shop.client.register_schema(f"{shop.topic('out')}-value", Schema(json.dumps(number), "JSON"))
+    shop.send(theirs(shop, ORDERS[0]))
+    latest = SchemaRegistrySerializationConfig(auto_register_schemas=False, use_latest_version=True)
+    writer = AvroSerializer(
+        ORDER,
+        schema_registry_client_config=SchemaRegistryClientConfig(),
+        schema_registry_serialization_config=latest,
+    )
+    with pytest.raises(ProcessingFailed, match="is of format JSON, expected AVRO") as failed:
+        copy(shop, 1, writer=writer)
+    assert failed.value.exit_code == EXIT_BAD_CONFIGURATION
     assert (shop.records("out"), shop.records("dead")) == ([], [])
 
 
