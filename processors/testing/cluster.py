@@ -75,6 +75,8 @@ class ClusterView:
         self._broker = broker
         self._process = process
         self.clock = broker.clock
+        #: The application's ``message.max.bytes``; None means that the client library's default limits records.
+        self.record_bytes_max: int | None = None
 
     def topics(self, timeout_s: float = 20.0) -> InMemoryTopics:
         return InMemoryTopics(self._broker, self._process, timeout_s)
@@ -90,11 +92,6 @@ class ClusterView:
 
     def changelog_consumer(self) -> InMemoryReplayer:
         return InMemoryReplayer(self._broker, self._process)
-
-    @property
-    def record_bytes_max(self) -> int | None:
-        """Returns None, because the in-memory client does not limit the size of records."""
-        return None
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = BATCH_BYTES_MAX) -> InMemoryProducer:
         """Returns a new producer. ``batch_bytes_max`` has no effect in memory."""
@@ -320,8 +317,11 @@ class InMemoryCluster:
         with tempfile.TemporaryDirectory() as home:
             settings = self._settings.model_copy(update={"home": Path(home)})
             application.configure_logging(settings)
+            view = self.connect(process)
+            most = application._producer_config.get("message.max.bytes")
+            view.record_bytes_max = None if most is None else int(most)
             try:
-                yield self.connect(process), settings
+                yield view, settings
             finally:
                 process.frozen = True
                 process.sleep(1.0)  # Wait until the coordinator has written the last transaction markers.

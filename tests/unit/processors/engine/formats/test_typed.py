@@ -372,9 +372,7 @@ def test_a_value_nested_a_thousand_deep_and_one_with_a_field_twice(world: World)
     world.app.dataframe(world.app.topic("in", value=StructOrder)).to_topic(world.app.topic("out", value=StructOrder))
     deep = b'{"id": 1, "status": "x", "items": ' + b"[" * 1_000 + b"]" * 1_000 + b"}"
     twice = b'{"id": 1, "status": "x", "id": 2}'
-    large = json.dumps({**GOOD, "status": "x" * 10_000_000}).encode()
     world.send(deep, twice)
     world.run()
     assert world.raw("dead") == [deep]
     assert [each["id"] for each in world.out()] == [2]
-    assert msgspec.json.decode(large, type=StructOrder).id == 1
