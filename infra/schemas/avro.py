@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from io import BytesIO
 from typing import Any
 
-from holdfast.infra.schemas.avro_bounds import PayloadCheck, check_depth, is_recursive, payload_check
+from holdfast.infra.schemas.avro_bounds import PayloadCheck, check_depth, field_names, is_recursive, payload_check
 from holdfast.infra.schemas.codecs import KeepId, Maker, OfOneFormat
 from holdfast.infra.schemas.config import SchemaRegistryInvalid, SchemaRegistrySerializationConfig
 from holdfast.infra.schemas.subjects import properties_of, reading_properties
@@ -67,13 +67,16 @@ def reader_of(schema: Any, *, return_record_name: bool) -> Maker:
     def make(registry: OfOneFormat, keep_id: KeepId | None) -> Callable[[Any, Any], Any]:
         from confluent_kafka.schema_registry.avro import AvroDeserializer
 
+        form = None if schema is None else registered_form(schema, TYPE)
         guard = _Guard(registry)
         made: Callable[[Any, Any], Any] = AvroDeserializer(
             registry,
-            None if schema is None else registered_form(schema, TYPE),
+            form,
             return_record_name=return_record_name,
             conf={**reading_properties(), "schema.id.deserializer": guard.read_id},
         )
+        if form is not None:
+            guard.kept = field_names(*_resolved(registry, form))
         if schema is not None and references_text(schema):
             return made
         return _quick(guard, made, None if schema is None else _parsed(schema), return_record_name)
@@ -86,6 +89,8 @@ class _Guard:
 
     def __init__(self, registry: OfOneFormat) -> None:
         self.registry = registry
+        #: Names of the fields in the reader's schema; None if messages are read as they were written.
+        self.kept: frozenset[str] | None = None
         #: Id or guid of a schema -> the check of its payloads; None if they need none.
         self.checks: dict[int | str, PayloadCheck | None] = {}
 
@@ -112,7 +117,9 @@ class _Guard:
             return None
         # Confluent's deserializer gives such a payload back as it is.
         return (
-            None if _is_only_bytes(json.loads(schema.schema_str)) else payload_check(*_resolved(self.registry, schema))
+            None
+            if _is_only_bytes(json.loads(schema.schema_str))
+            else payload_check(*_resolved(self.registry, schema), self.kept)
         )
 
 
@@ -222,7 +229,7 @@ def plain_reader(schema: Any, reader_schema: Any, options: Mapping[str, Any]) ->
     from fastavro import schemaless_reader
 
     written, wanted = _parsed(schema), None if reader_schema is None else _parsed(reader_schema)
-    check = payload_check(written)
+    check = payload_check(written, kept=None if wanted is None else field_names(wanted))
 
     def read(raw: bytes) -> Any:
         source = BytesIO(raw)

@@ -5,6 +5,8 @@ fastavro reads and writes in C without a bound of its own. With three kinds of s
 - A recursive schema: each level takes a part of the C stack, and the process ends when the stack is full.
 - An array of items without bytes, such as ``null``: six bytes declare 2**32 items.
 - A ``decimal`` of type ``bytes``: the time of its conversion grows with the square of its length.
+- An array of fixed-size items, such as ``double``, that the reader's schema drops: fastavro skips the items that an
+  array declares, also behind the end of the message.
 
 Schemas of other kinds need no check: their depth is fixed, and each item takes bytes of the message.
 """
@@ -59,6 +61,10 @@ class _Facts:
     is_recursive: bool = False
     has_decimals: bool = False
     arrays: list[_Node] = field(default_factory=list)
+    #: Names of the fields that the reader's schema has; None if messages are read as they were written.
+    kept: frozenset[str] | None = None
+    #: Fields that the reader's schema does not have in any record.
+    dropped: list[_Node] = field(default_factory=list)
 
     def node(self, schema: Any, definitions: Mapping[str, Any]) -> _Node:
         """Converts a schema that fastavro has parsed. ``definitions`` has the schemas that it refers to by name."""
@@ -98,7 +104,10 @@ class _Facts:
         self.containers += 1
         made = self.named[name] = _Node("record")
         self.open.add(name)
-        made.parts.extend(self.node(each["type"], definitions) for each in schema["fields"])
+        for each in schema["fields"]:
+            made.parts.append(self.node(each["type"], definitions))
+            if self.kept is not None and each["name"] not in self.kept:
+                self.dropped.append(made.parts[-1])
         self.open.discard(name)
         return made
 
@@ -108,6 +117,40 @@ def _has_no_bytes(node: _Node, inside: tuple[_Node, ...] = ()) -> bool:
     if node.kind == "record":
         return node not in inside and all(_has_no_bytes(part, (*inside, node)) for part in node.parts)
     return node.kind == "fixed" and node.size == 0
+
+
+def _has_fixed_size(node: _Node, inside: tuple[_Node, ...] = ()) -> bool:
+    """Whether all values of a schema have the same number of bytes, so that fastavro skips them unread."""
+    if node.kind == "record":
+        return node not in inside and all(_has_fixed_size(part, (*inside, node)) for part in node.parts)
+    return node.kind == "fixed"
+
+
+def _skips_unread(dropped: list[_Node]) -> bool:
+    """Whether dropped fields contain an array whose items fastavro skips unread."""
+    todo, seen = list(dropped), set[int]()
+    while todo:
+        node = todo.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            todo.extend(node.parts)
+            if node.kind == "array" and _has_fixed_size(node.parts[0]):
+                return True
+    return False
+
+
+def field_names(*schemas: Any) -> frozenset[str]:
+    """The names and aliases of all fields in schemas."""
+    found, todo = set[str](), list(schemas)
+    while todo:
+        part = todo.pop()
+        if isinstance(part, dict):
+            for each in part.get("fields") or ():
+                found.update((each["name"], *each.get("aliases", ())))
+            todo.extend(part.values())
+        elif isinstance(part, list):
+            todo.extend(part)
+    return frozenset(found)
 
 
 def _is_endless(node: _Node, inside: set[int]) -> bool:
@@ -122,24 +165,28 @@ def _is_endless(node: _Node, inside: set[int]) -> bool:
     return found
 
 
-def payload_check(schema: Any, definitions: Mapping[str, Any] | None = None) -> PayloadCheck | None:
+def payload_check(
+    schema: Any, definitions: Mapping[str, Any] | None = None, kept: frozenset[str] | None = None
+) -> PayloadCheck | None:
     """Returns the check of payloads that a schema needs; None if no payload of the schema can do harm.
 
     Args:
         schema: The schema with which messages are written, as fastavro has parsed it.
         definitions: The parsed schemas that ``schema`` refers to by name and does not contain.
+        kept: The names of the fields in the reader's schema; None if messages are read as they were written.
     """
-    facts = _Facts()
+    facts = _Facts(kept=kept)
     root = facts.node(schema, definitions or {})
     empty = {id(each) for each in facts.arrays if _has_no_bytes(each.parts[0])}
-    if not (facts.is_recursive or facts.has_decimals or empty):
+    skips = _skips_unread(facts.dropped)
+    if not (facts.is_recursive or facts.has_decimals or empty or skips):
         return None
     # A payload of this length or less stays within the bounds, whatever its bytes are.
     harmless = DECIMAL_BYTES_MAX if facts.has_decimals else EMPTY_ITEMS_MAX
     if facts.is_recursive:
         endless = any(_is_endless(each, set()) for each in facts.named.values())
         harmless = -1 if endless else min(harmless, LEVELS_MAX // facts.containers - 1)
-    if empty:
+    if empty or skips:
         harmless = -1
     scan = _Scan(root, empty)
 

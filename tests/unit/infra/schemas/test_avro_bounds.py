@@ -16,7 +16,7 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import AvroDeserializer, SchemaRegistryClientConfig
+from holdfast import AvroDeserializer, AvroSerializer, SchemaRegistryClientConfig
 from holdfast.infra.schemas import avro_bounds
 from holdfast.infra.schemas.avro import _Guard
 from holdfast.infra.schemas.avro_bounds import check_depth, is_recursive, payload_check
@@ -25,6 +25,7 @@ from holdfast.infra.schemas.registry import Registries
 from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
 from tests.mechanics.tiers import examples
 
+ORDERS = SerializationContext("orders", "value")
 NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"], "default": None}]}
 #: A schema with each type, whose payloads are all checked, as it has an array of items without bytes.
 EVERY_TYPE = {
@@ -250,3 +251,30 @@ def test_rules_that_encrypt_payloads_and_schemas_of_bytes_alone_leave_nothing_to
         where = SerializationContext("orders", "value")
         payload = _Guard(registry).read_id(b"\0\0\0\0\1" + b"\xff" * 20_000, where, SchemaId("AVRO"))
         assert payload.read(1) == b"\xff"
+
+
+@pytest.mark.parametrize(
+    ("items", "size"),
+    [
+        ("double", 8),
+        ("boolean", 1),
+        ({"type": "record", "name": "P", "fields": [{"name": "x", "type": "float"}, {"name": "n", "type": "null"}]}, 4),
+    ],
+    ids=["double", "boolean", "record"],
+)
+def test_items_that_a_reader_drops_must_be_in_the_message(items: Any, size: int) -> None:
+    """fastavro would skip 2**62 items behind the end of the message, which takes years."""
+    fields = [{"name": "key", "type": "int"}, {"name": "items", "type": {"type": "array", "items": items}}]
+    writer = {"type": "record", "name": "T", "fields": fields}
+    reader = {"type": "record", "name": "T", "fields": fields[:1]}
+    config = SchemaRegistryClientConfig(url=f"mock://dropped-{size}")
+    head = AvroSerializer(writer, schema_registry_client_config=config)({"key": 1, "items": []}, ORDERS)[:5]
+    plain = AvroDeserializer(writer, reader_schema=reader)
+    framed = AvroDeserializer(reader, schema_registry_client_config=config)
+    for read, start in ((plain, b""), (framed, head)):
+        for _ in range(2):
+            with pytest.raises(ValueError, match="end inside a value"):
+                read(start + number(1) + number(2**62), ORDERS)
+            assert read(start + number(1) + number(2) + b"\x01" * 2 * size + b"\x00", ORDERS) == {"key": 1}
+    assert payload_check(parse_schema(writer)) is None
+    assert payload_check(parse_schema(writer), kept=avro_bounds.field_names(writer)) is None
