@@ -151,10 +151,16 @@ def _quick(
             check(raw, _PREFIX)
         source = BytesIO(raw)
         source.seek(_PREFIX)
-        return schemaless_reader(source, written, wanted, return_record_name)
+        try:
+            return schemaless_reader(source, written, wanted, return_record_name)
+        except EOFError as failure:
+            raise ValueError(f"it is no Avro of its schema: {_reason(failure)}") from failure
 
     def learned(raw: bytes, context: Any) -> Any:
-        value = read(raw, context)
+        try:
+            value = read(raw, context)
+        except EOFError as failure:
+            raise ValueError(f"it is no Avro of its schema: {_reason(failure)}") from failure
         if raw[:1] == b"\0" and (parsed := _without_rules(guard.registry, raw, context)) is not None:
             check = guard.checks[_id_of(raw)]
             if check is None:
@@ -164,6 +170,11 @@ def _quick(
         return value
 
     return quick
+
+
+def _reason(failure: Exception) -> str:
+    """Why fastavro can't read a value. Its error about bytes that end too early has no text."""
+    return str(failure) or ("the bytes end too early" if isinstance(failure, EOFError) else type(failure).__name__)
 
 
 def _id_of(raw: bytes) -> int:
@@ -236,8 +247,7 @@ def plain_reader(schema: Any, reader_schema: Any, options: Mapping[str, Any]) ->
         try:
             made = schemaless_reader(source, written, wanted, **options)
         except Exception as failure:
-            reason = str(failure) or "the bytes end inside a value"
-            raise ValueError(f"it is no Avro of this schema: {reason}") from failure
+            raise ValueError(f"it is no Avro of this schema: {_reason(failure)}") from failure
         if source.tell() != len(raw):
             raise ValueError(f"{len(raw) - source.tell()} bytes are left behind the Avro value")
         return made

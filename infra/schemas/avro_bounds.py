@@ -208,7 +208,7 @@ class _Scan:
         try:
             self._walk(raw, at)
         except IndexError:
-            raise _Broken("the bytes end inside a value, or name a part of a union that there is not") from None
+            raise _Broken("the bytes end too early, or name a part of a union that there is not") from None
 
     def _walk(self, raw: bytes, at: int) -> None:
         # Entries are (node, depth); for an array or a map that has begun also (items left, end of the block or -1).

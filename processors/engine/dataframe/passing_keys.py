@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from holdfast.processors.engine.dataframe.plain_loop import UNWRITABLE, unwritable
+from holdfast.processors.engine.dataframe.plain_loop import unwritable
 from holdfast.processors.engine.formats.binary import NUMBERS
+from holdfast.processors.engine.formats.kafka_message import UNWRITABLE
 from holdfast.processors.engine.formats.serialization import (
     ValueUnreadable,
     ValueUnwritable,

@@ -118,7 +118,7 @@ def test_what_fastavro_writes_is_accepted_and_what_breaks_off_is_not(tree: Any) 
     raw = written(EVERY_TYPE, tree)
     check(EVERY_TYPE, raw)
     for length in {0, len(raw) // 3, len(raw) // 2, len(raw) - 1}:
-        with pytest.raises(ValueError, match="end inside a value"):
+        with pytest.raises(ValueError, match="end too early"):
             check(EVERY_TYPE, raw[:length])
 
 
@@ -273,7 +273,7 @@ def test_items_that_a_reader_drops_must_be_in_the_message(items: Any, size: int)
     framed = AvroDeserializer(reader, schema_registry_client_config=config)
     for read, start in ((plain, b""), (framed, head)):
         for _ in range(2):
-            with pytest.raises(ValueError, match="end inside a value"):
+            with pytest.raises(ValueError, match="end too early"):
                 read(start + number(1) + number(2**62), ORDERS)
             assert read(start + number(1) + number(2) + b"\x01" * 2 * size + b"\x00", ORDERS) == {"key": 1}
     assert payload_check(parse_schema(writer)) is None
