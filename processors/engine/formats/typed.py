@@ -36,6 +36,8 @@ class StoredInstanceUnfit(HoldfastError):
     """A message that was stored no longer fits the class of its topic's values."""
 
 
+#: Maximum length of a reason in an error, characters.
+_REASON_MAX = 300
 #: Types that Avro and msgpack can hold in addition to the types of JSON.
 _KEPT = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
 
@@ -185,7 +187,9 @@ def _of_pydantic(given: Any) -> Model:
 
 def first_line(failure: Exception) -> str:
     """Returns the reason of a failed conversion in one line, with the path of the wrong part."""
-    return _first_of(failure) if hasattr(failure, "errors") else (str(failure).splitlines() or [""])[0].rstrip(".")
+    if hasattr(failure, "errors"):
+        return _first_of(failure)
+    return " ".join(str(failure).split())[:_REASON_MAX].rstrip(".")
 
 
 def _first_of(failure: Any) -> str:

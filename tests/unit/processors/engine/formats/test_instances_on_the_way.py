@@ -211,8 +211,9 @@ class DataWithOwn:
 @pytest.mark.parametrize("kind", [WithOwn, DataWithOwn])
 def test_a_class_with_a_field_that_has_no_form_is_refused_where_it_is_declared(kind: Any) -> None:
     app = Application(consumer_group="shop", auto_offset_reset="earliest")
-    with pytest.raises(FormatInvalid, match=f"`value={kind.__name__}` can't be a model"):
+    with pytest.raises(FormatInvalid, match=f"`value={kind.__name__}` can't be a model") as refused:
         app.topic("in", value=kind)
+    assert ".Own'> is not supported" in refused.value.message
 
 
 @pytest.mark.parametrize("kind", [Stepped, ProtoOrder])
