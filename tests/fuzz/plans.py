@@ -345,7 +345,8 @@ class Model:
 
     def _send(self, message: Message) -> Sent:
         value = _written(self._serializer, message.returns)
-        if message.out_key is not None and not isinstance(message.out_key, bytes):
+        key = message.out_key.encode() if isinstance(message.out_key, str) else message.out_key
+        if key is not None and not isinstance(key, bytes):
             raise Refused("ValueUnwritable")
         headers = _headers_of(message.out_headers)
         faults = set()
@@ -356,7 +357,7 @@ class Model:
             faults.add("RecordTimeRefused")
         if faults:
             raise Refused(*faults)
-        return Sent(message.out_key, value, headers)
+        return Sent(key, value, headers)
 
 
 def shown(value: Any) -> str:

@@ -31,7 +31,7 @@ PROGRAM = """
 import base64, json, sys
 from holdfast.processors.engine.changelog import format as changelog
 from holdfast.processors.engine.checkpoints.manifest import Manifest
-from holdfast.processors.engine.state.databases.task_store import TaskMeta
+from holdfast.processors.engine.state.task_store import TaskMeta
 given = {name: base64.b64decode(text) for name, text in json.load(sys.stdin).items()}
 def told(name, call):
     try:
