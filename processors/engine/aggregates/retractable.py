@@ -184,13 +184,18 @@ class RetractableColumns(Aggregation):
         if not isinstance(made, Reduce):
             return _sum(held, item, sign)
         try:
-            row = item if self._row is None else self._row(item)
+            if self._row is not None:
+                item = self._row(item)
             if sign > 0:
-                return [stored(made.add(held, row, column)[0])]
+                after = made.add(held, item, column)[0]
+                return [after if self._row is None else stored(after)]
             assert made.subtractor is not None
             # ``held`` is None if the message that should have added this row failed. The row was then never added, so
             # nothing is removed.
-            return None if held is None else [stored(made.subtractor(held[0], row))]
+            if held is None:
+                return None
+            after = made.subtractor(held[0], item)
+            return [after if self._row is None else stored(after)]
         except Exception as failure:
             done = "be added" if sign > 0 else "be taken out"
             raise made.failed(column, f"can't {done}: {type(failure).__name__}: {failure}", "") from failure

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.processors.engine.changelog.codec_table import DEFAULT
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
+from holdfast.processors.engine.steps.in_place import is_loaded, state_of
 from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.step import Kept, StoreForm
 from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
@@ -32,14 +33,12 @@ def declare_ttl_calls(nodes: Iterable[Node], declared: dict[str, StoreOptions]) 
 def _sets_ttl(function: Any) -> bool:
     """Whether a function calls ``set`` or ``set_bytes`` of its last argument, the state, with the argument ``ttl``."""
     code = getattr(function, "__code__", None)
-    if code is None or not code.co_argcount:
+    if code is None:
         return False
-    state, last, sets = code.co_varnames[code.co_argcount - 1], None, False
+    state, last, sets = state_of(code), None, False
     for each in dis.get_instructions(code):
-        if each.opname in ("LOAD_ATTR", "LOAD_METHOD") and each.argval in ("set", "set_bytes") and last is not None:
-            # two names are loaded by one instruction since Python 3.13
-            names = last.argval if isinstance(last.argval, tuple) else (last.argval,)
-            sets = sets or (last.opname.startswith("LOAD_FAST") and names[-1] == state)
+        if each.opname in ("LOAD_ATTR", "LOAD_METHOD") and each.argval in ("set", "set_bytes"):
+            sets = sets or is_loaded(last, state)
         # The names of a call's arguments are a constant. Python 3.11 shows only its number.
         named = code.co_consts[each.arg] if each.opname == "KW_NAMES" and each.arg is not None else each.argval
         if sets and isinstance(named, tuple) and "ttl" in named:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import cache
 from typing import Any, Literal
 from uuid import UUID
 
@@ -66,6 +67,8 @@ class Model:
     plain: Callable[[Any], Any]
     #: Converts an instance to Python objects that have only the types of JSON.
     as_json: Callable[[Any], Any]
+    #: Makes an instance from what ``stored`` has made of one.
+    restore: Callable[[Any], Any]
 
     def checked(self, value: Any) -> Any:
         """Returns the value if it is an instance of the class; raises TypeError if it is not."""
@@ -115,27 +118,40 @@ def model_of(given: Any) -> Model:
         FormatInvalid: ``given`` is no supported class, or a field has a type that can't be decoded.
         ExtraMissing: ``given`` is a class of Protobuf, and Protobuf's libraries are not installed.
     """
-    made: Model | None = None
-    try:
-        if protobuf.is_message_class(given):
-            return _of_protobuf(given)
-        if isinstance(given, type) and (_is_pydantic(given) or hasattr(given, "__pydantic_validator__")):
-            made = _of_pydantic(given)
-        elif isinstance(given, type) and (issubclass(given, msgspec.Struct) or dataclasses.is_dataclass(given)):
-            made = _of_msgspec(given)
-        if made is not None:
-            model_text(given)  # raises for types of which a processor's version can have no text
-            return made
-    except Exception as failure:  # errors of pydantic have classes of their own
-        raise FormatInvalid(
-            f"`value={given.__name__}` can't be a model: {first_line(failure)}.",
-            action="Correct the types of its fields.",
-        ) from failure
+    if protobuf.is_message_class(given):
+        return _of_protobuf(given)
+    if isinstance(given, type):
+        of = _of_pydantic if _is_validated(given) else _of_msgspec if _is_of_msgspec(given) else None
+        if of is not None:
+            return _checked(of, given)
     raise FormatInvalid(
         f"`value` of a topic is {given!r}, expected a pydantic model, a dataclass, a msgspec.Struct or a class that "
         "protoc generated.",
         action="Pass the class itself, as `value=Order`.",
     )
+
+
+def _is_validated(given: type) -> bool:
+    """Whether pydantic reads and writes a class: a model, or a dataclass of pydantic."""
+    return _is_pydantic(given) or hasattr(given, "__pydantic_validator__")
+
+
+def _is_of_msgspec(given: type) -> bool:
+    return issubclass(given, msgspec.Struct) or dataclasses.is_dataclass(given)
+
+
+@cache
+def _checked(of: Callable[[Any], Model], given: type) -> Model:
+    """Returns the model that ``of`` makes. A class is examined once, although several steps use it."""
+    try:
+        made = of(given)
+        model_text(given)  # raises for types of which a processor's version can have no text
+    except Exception as failure:  # errors of pydantic have classes of their own
+        raise FormatInvalid(
+            f"`value={given.__name__}` can't be a model: {reason_of(failure)}.",
+            action="Correct the types of its fields.",
+        ) from failure
+    return made
 
 
 def _of_msgspec(given: type) -> Model:
@@ -147,7 +163,11 @@ def _of_msgspec(given: type) -> Model:
     def plain_of(value: Any) -> Any:
         return msgspec.to_builtins(value, builtin_types=_KEPT)
 
-    return Model(given, decoder.decode, convert, msgspec.json.Encoder().encode, plain_of, msgspec.to_builtins)
+    def restore(value: Any) -> Any:
+        return decoder.decode(msgspec.json.encode(value))
+
+    encode = msgspec.json.Encoder().encode
+    return Model(given, decoder.decode, convert, encode, plain_of, msgspec.to_builtins, restore)
 
 
 def _of_pydantic(given: Any) -> Model:
@@ -182,10 +202,14 @@ def _of_pydantic(given: Any) -> Model:
 
         return made
 
-    return Model(given, decode, convert, encode, plain_by("python"), plain_by("json"))
+    def restore(value: Any) -> Any:
+        # Older releases stored the names of fields, also of those that have an alias.
+        return adapter.validate_json(msgspec.json.encode(value), by_alias=True, by_name=True)
+
+    return Model(given, decode, convert, encode, plain_by("python"), plain_by("json"), restore)
 
 
-def first_line(failure: Exception) -> str:
+def reason_of(failure: Exception) -> str:
     """Returns the reason of a failed conversion in one line, with the path of the wrong part."""
     if hasattr(failure, "errors"):
         return _first_of(failure)
@@ -206,14 +230,14 @@ def _of_protobuf(given: Any) -> Model:
     read = protobuf.plain_reader(given, lambda message: message)
     write = protobuf.plain_writer(lambda message: message, deterministic=False)
     as_dict = protobuf.dict_of(integers_for_enums=False, proto_names=True)
-    return Model(given, read, convert, write, as_dict, as_dict)
+    return Model(given, read, convert, write, as_dict, as_dict, convert)
 
 
 def model_text(given: Any) -> str:
     """Returns the JSON Schema of a class as one line of text, which is a part of the processor's version."""
     if protobuf.is_message_class(given):
         return protobuf.version_text(given)
-    if _is_pydantic(given) or hasattr(given, "__pydantic_validator__"):
+    if _is_validated(given):
         from pydantic import TypeAdapter
 
         schema = TypeAdapter(given).json_schema()
@@ -226,8 +250,7 @@ def row_model(given: Any) -> Any:
     """Returns the class if it can give a table its column types; otherwise None, as for a class of Protobuf."""
     if not isinstance(given, type):
         return None
-    typed = _is_pydantic(given) or dataclasses.is_dataclass(given) or issubclass(given, msgspec.Struct)
-    return given if typed else None
+    return given if _is_pydantic(given) or _is_of_msgspec(given) else None
 
 
 def field_names(kind: Any) -> frozenset[str]:
@@ -325,33 +348,22 @@ def given_back(kind: Any) -> Callable[[Any], Any]:
 
     The function returns an instance of ``kind`` unchanged.
     """
-    convert = model_of(kind).convert if protobuf.is_message_class(kind) else _from_json(kind)
+    restore = model_of(kind).restore
 
     def made(value: Any) -> Any:
         if isinstance(value, kind):
             return value
         try:
-            return convert(value)
+            return restore(value)
         except Exception as failure:  # the exception of pydantic_core is a class of its own
             raise StoredInstanceUnfit(
-                f"A message that is stored no longer fits {kind.__name__}: {first_line(failure)}.",
+                f"A message that is stored no longer fits {kind.__name__}: {reason_of(failure)}.",
                 action=f"Give new fields of {kind.__name__} a default, and keep the types of the others. Or build all "
                 "state again.",
                 model=kind.__name__,
             ) from failure
 
     return made
-
-
-def _from_json(kind: Any) -> Callable[[Any], Any]:
-    if not (_is_pydantic(kind) or hasattr(kind, "__pydantic_validator__")):
-        decode = model_of(kind).decode
-        return lambda value: decode(msgspec.json.encode(value))
-    from pydantic import TypeAdapter
-
-    adapter = TypeAdapter(kind)
-    # Older releases stored the names of fields, also of those that have an alias.
-    return lambda value: adapter.validate_json(msgspec.json.encode(value), by_alias=True, by_name=True)
 
 
 def plain(value: Any) -> Any:

@@ -164,8 +164,21 @@ def _may_change(function: Any, seen: set[int], *, stateful: bool = False) -> boo
     if not all(map(_is_data, given)):
         return True
     own = function.__code__
-    state = own.co_varnames[own.co_argcount - 1] if stateful and own.co_argcount else ""
+    state = state_of(own) if stateful else ""
     return any(_changes(code, function, seen, state if code is own else "") for code in _codes(own))
+
+
+def state_of(code: CodeType) -> str:
+    """Returns the name of a stateful function's last argument, the state; empty for a function without arguments."""
+    return code.co_varnames[code.co_argcount - 1] if code.co_argcount else ""
+
+
+def is_loaded(instruction: dis.Instruction | None, name: str) -> bool:
+    """Whether an instruction loads a local variable last, so that the next one works on it."""
+    if instruction is None or not instruction.opname.startswith("LOAD_FAST"):
+        return False
+    loaded = instruction.argval  # Since Python 3.13, one instruction may load two variables.
+    return bool((loaded[-1] if isinstance(loaded, tuple) else loaded) == name)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -188,10 +201,9 @@ def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str)
             return True
         if name == "BINARY_OP" and each.argrepr.endswith("="):
             return True
-        if name.startswith(_ATTRIBUTES) and value not in _READING_METHODS:
-            of_state = last is not None and last.opname.startswith("LOAD_FAST") and last.argval == state
-            if not of_state and not _is_of_module(value, function):
-                return True
+        reads = value in _READING_METHODS or is_loaded(last, state)
+        if name.startswith(_ATTRIBUTES) and not reads and not _is_of_module(value, function):
+            return True
         if name in _OUTSIDE and _is_unsafe(_outside(value, function), seen):
             return True
         last = each

@@ -13,8 +13,10 @@ from pydantic import BaseModel, Field, SecretStr, field_serializer, field_valida
 
 from holdfast import Application, InMemoryCluster, State
 from holdfast.dataframe.windows import Reduce
+from holdfast.infra.installation import ExtraMissing
 from holdfast.infra.schemas.protobuf import is_message_class
 from holdfast.processors.application.arguments import ApplicationInvalid
+from holdfast.processors.engine.formats import typed
 from holdfast.processors.engine.formats.topic_format import FormatInvalid
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.steps.store_options import StoreInvalid
@@ -214,6 +216,22 @@ def test_a_class_with_a_field_that_has_no_form_is_refused_where_it_is_declared(k
     with pytest.raises(FormatInvalid, match=f"`value={kind.__name__}` can't be a model") as refused:
         app.topic("in", value=kind)
     assert ".Own'> is not supported" in refused.value.message
+
+
+def test_a_missing_library_of_protobuf_is_named_with_the_line_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(extra: str) -> None:
+        raise ExtraMissing("The library google is not installed.", action=f"Run `pip install 'holdfast[{extra}]'`.")
+
+    monkeypatch.setattr(typed, "check_extras", missing)
+    app = Application(consumer_group="shop", auto_offset_reset="earliest")
+    with pytest.raises(ExtraMissing) as refused:
+        app.topic("in", value=ProtoOrder)
+    assert refused.value.action == "Run `pip install 'holdfast[protobuf]'`."
+
+
+def test_a_class_is_examined_once_for_all_steps_that_use_it() -> None:
+    assert typed.model_of(Order) is typed.model_of(Order)
+    assert typed.model_of(Stepped) is typed.model_of(Stepped)
 
 
 @pytest.mark.parametrize("kind", [Stepped, ProtoOrder])
