@@ -260,3 +260,49 @@ def test_a_typed_table_with_its_topic_as_changelog_is_refused_by_the_name_of_its
         app.table(app.topic("in", value=Order), "orders", changelog="source")
     assert refused.value.action.startswith("Leave `value` out")
     app.table(app.topic("old"), "old", changelog="source")
+
+
+def test_plain_values_are_the_way_out_for_a_class_that_does_not_read_what_it_writes() -> None:
+    def build(app: Application) -> Any:
+        plain = app.dataframe(app.topic("in", value=Scaled)).apply(lambda order: {"amount": order.amount})
+        return plain.group_by(lambda order: "all", "all").apply(lambda order: order["amount"])
+
+    assert sent(build, ("in", {"amount": 5})) == ([500], [])
+
+
+class Paid(msgspec.Struct):
+    amount: int
+
+
+class PaidInCurrency(msgspec.Struct):
+    amount: int
+    currency: str
+
+
+class PaidInEuros(msgspec.Struct):
+    amount: int
+    currency: str = "EUR"
+
+
+def test_a_new_field_needs_a_default_where_older_messages_are_stored() -> None:
+    def run(kind: Any, topic: str, value: Any) -> None:
+        app = Application(consumer_group="shop", auto_offset_reset="earliest", loglevel=None, dead_letter_topic="dead")
+        right = app.dataframe(app.topic("right", value=kind))
+        joined = app.dataframe(app.topic("left")).join_asof(
+            right, on_merge=lambda left, right: [right.amount, getattr(right, "currency", None)]
+        )
+        joined.to_topic(app.topic("out"))
+        cluster.produce(topic, json.dumps(value).encode(), b"k", timestamp_ms=next(times))
+        cluster.run(app)
+
+    cluster, times = InMemoryCluster(), iter(range(1_000, 9_000, 1_000))
+    for topic in ("left", "right", "out", "dead"):
+        cluster.create_topic(topic)
+    run(Paid, "right", {"amount": 3})
+    run(PaidInCurrency, "left", {})
+    ((_, letter),) = cluster.read("dead")
+    told = dict(letter.headers or ())
+    assert b"no longer fits PaidInCurrency: Object missing required field `currency`" in (told["holdfast.error"] or b"")
+    assert (told["holdfast.error.action"] or b"").startswith(b"Give new fields of PaidInCurrency a default")
+    run(PaidInEuros, "left", {})
+    assert [json.loads(record.value or b"") for _, record in cluster.read("out")] == [[3, "EUR"]]
