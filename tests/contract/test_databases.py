@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -11,6 +13,7 @@ from holdfast.processors.engine.state.databases.database import Database, Databa
 from holdfast.processors.engine.state.databases.memory import MemoryDatabases
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases, StateReader, export
 from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.views import NoView
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.process import InlineProcess
 from tests.simulation.disk import SimulatedDisk
@@ -157,3 +160,109 @@ def test_items_come_in_both_directions(database: Database) -> None:
     assert list(database.items_back(b"000")) == []
     database.write([(b"150", b"w")])
     assert next(database.items(b"149")) == next(database.items_back(b"151")) == (b"150", b"w")
+
+
+# -- snapshots and views ---------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_keeps_what_later_writes_change(database: Database) -> None:
+    database.write([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
+    before = database.snapshot()
+    database.write([(b"a", b"9"), (b"b", None), (b"d", b"4")])
+    database.load([b"c", b"e"], [None, b"5"])
+    after = database.snapshot()
+    assert [before.get(key) for key in (b"a", b"b", b"c", b"d", b"e")] == [b"1", b"2", b"3", None, None]
+    assert list(before.items(b"b")) == [(b"b", b"2"), (b"c", b"3")]
+    assert list(after.items(b"")) == [(b"a", b"9"), (b"d", b"4"), (b"e", b"5")]
+    before.close()
+    database.write([(b"d", None)])
+    assert after.get(b"d") == b"4"
+    after.close()
+
+
+def test_a_snapshot_of_a_database_without_data_is_empty(database: Database) -> None:
+    made = database.snapshot()
+    database.write([(b"a", b"1")])
+    assert made.get(b"a") is None
+    assert list(made.items(b"")) == []
+    made.close()
+
+
+KEY = b"\x01\x00\x00\x00\x01kn"
+
+
+def row(value: bytes) -> tuple[bytes, bytes]:
+    return b"\x01s" + KEY, value
+
+
+def test_views_have_data_and_offsets_of_one_commit(databases: Databases, path: Path) -> None:
+    store = TaskStore(databases, path)
+    with pytest.raises(NoView, match="committed nothing"), store.views.open():
+        pass
+    store.write([row(b"1")], TaskMeta(inputs={"in": 1}))
+    with store.views.open() as first:
+        store.write([row(b"2")], TaskMeta(inputs={"in": 2}))
+        with store.views.open() as second, store.views.open() as third:
+            assert second is third
+            assert (second.get("s", KEY), second.meta.inputs) == (b"2", {"in": 2})
+        assert (first.get("s", KEY), first.meta.inputs) == (b"1", {"in": 1})
+        assert list(first.items("s")) == [(KEY, b"1")]
+    store.close()
+
+
+def test_no_view_is_made_of_data_without_its_offsets(databases: Databases, path: Path) -> None:
+    store = TaskStore(databases, path)
+    store.write([row(b"1")], TaskMeta(inputs={"in": 1}))
+    with store.views.open() as before:
+        store.load([row(b"2")[0]], [b"2"])
+        assert before.get("s", KEY) == b"1"
+        with pytest.raises(NoView, match="being replaced"), store.views.open():
+            pass
+    store.write([], TaskMeta(inputs={"in": 1}, restoring=True))
+    with pytest.raises(NoView, match="being restored"), store.views.open():
+        pass
+    store.write([], TaskMeta(inputs={"in": 2}))
+    with store.views.open() as after:
+        assert after.get("s", KEY) == b"2"
+    store.close()
+
+
+def test_a_reader_notices_the_close_which_waits_for_it(databases: Databases, path: Path, kind: str) -> None:
+    store = TaskStore(databases, path)
+    store.write([row(b"1")], TaskMeta(inputs={"in": 1}))
+    opened, seen = Event(), list[str]()
+
+    def read() -> None:
+        with suppress(NoView), store.views.open() as view:
+            opened.set()
+            while True:
+                try:
+                    view.get("s", KEY)
+                except NoView:
+                    seen.append("gave it back")
+                    raise
+
+    reader = Thread(target=read)
+    reader.start()
+    opened.wait()
+    store.close()
+    assert seen == ["gave it back"]
+    reader.join()
+    with pytest.raises(NoView, match="gives the task back"), store.views.open():
+        pass
+    if kind == "rocksdb":  # RocksDB's lock is free
+        RocksDatabases().open(path).close()
+
+
+def test_views_are_there_again_after_a_wipe(databases: Databases, path: Path) -> None:
+    store = TaskStore(databases, path)
+    store.write([row(b"1")], TaskMeta(inputs={"in": 1}))
+    with store.views.open():
+        pass
+    store.wipe()
+    with pytest.raises(NoView, match="committed nothing"), store.views.open():
+        pass
+    store.write([row(b"3")], TaskMeta(inputs={"in": 1}))
+    with store.views.open() as view:
+        assert view.get("s", KEY) == b"3"
+    store.close()

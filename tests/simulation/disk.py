@@ -27,6 +27,7 @@ from holdfast.processors.engine.state.databases.database import (
     DatabaseFiles,
     Databases,
     LocalFile,
+    Snapshot,
 )
 from holdfast.processors.testing.process import Process
 
@@ -219,6 +220,25 @@ class DiskOfProcess(Databases, DatabaseFiles):
             raise _refused(errno.EBUSY, path)
 
 
+class SimulatedSnapshot(Snapshot):
+    """The content of a simulated database at one moment."""
+
+    def __init__(self, database: SimulatedDatabase) -> None:
+        self._database = database
+        self._content = dict(database._readable())
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._content.get(key)
+
+    def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in sorted(self._content.items()):
+            if key >= first:
+                yield key, value
+
+    def close(self) -> None:
+        self._database.snapshots.discard(self)
+
+
 class SimulatedDatabase(Database):
     """One open database, with the interface ``Database``."""
 
@@ -229,6 +249,7 @@ class SimulatedDatabase(Database):
         self._process = process
         self._torn = False
         self._closed = False
+        self.snapshots: set[SimulatedSnapshot] = set()
 
     def get(self, key: bytes) -> bytes | None:
         return self._readable().get(key)
@@ -294,6 +315,12 @@ class SimulatedDatabase(Database):
             if key < end:
                 yield key, value
 
+    def snapshot(self) -> Snapshot:
+        """A copy of the content. It counts as open, so that a database that is closed too early is noticed."""
+        made = SimulatedSnapshot(self)
+        self.snapshots.add(made)
+        return made
+
     def checkpoint(self, path: Path) -> None:
         self._process.point("disk:checkpoint")
         if self._disk.full:
@@ -321,6 +348,7 @@ class SimulatedDatabase(Database):
         if self._closed:
             return
         self._process.point("disk:close")
+        assert not self.snapshots, "the database is closed before its snapshots: RocksDB would stay open"
         self._closed = True
         if self._stored.bulk:
             self._stored.keep(0)

@@ -17,6 +17,22 @@ class DatabaseCorrupt(Exception):
     """The data on disk is damaged. Any method of a database may raise it."""
 
 
+class Snapshot(Protocol):
+    """The content of a database at one moment. Later writes do not change it. Any thread may read it.
+
+    A snapshot must be closed before its database is closed.
+    """
+
+    def get(self, key: bytes) -> bytes | None:
+        """Returns the value of one key; None if the key is absent."""
+
+    def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yields keys and values in key order, from the key ``first``."""
+
+    def close(self) -> None:
+        """Releases the snapshot."""
+
+
 class Database(Protocol):
     """One open key-value database. Every method may raise DatabaseCorrupt, or any error that the disk causes."""
 
@@ -59,6 +75,9 @@ class Database(Protocol):
 
     def items_back(self, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yields keys and values in reverse key order, from the last key before ``end``."""
+
+    def snapshot(self) -> Snapshot:
+        """Returns a snapshot of the content. No write may run at the same time."""
 
     def checkpoint(self, path: Path) -> None:
         """Writes a consistent copy of the database at ``path``."""

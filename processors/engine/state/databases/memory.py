@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from holdfast.processors.engine.state.databases.database import Change, Database, Databases
+from holdfast.processors.engine.state.databases.database import Change, Database, Databases, Snapshot
 
 #: A function that writes keys and values, given in key order, as a new RocksDB at a path.
 Export = Callable[[Path, Iterable[tuple[bytes, bytes]]], None]
+
+
+class MemorySnapshot(Snapshot):
+    """A snapshot of a database in memory: the former values of the keys that were written since the snapshot.
+
+    Another thread may read it during a write. ``write`` notes a former value before it changes the key. So a read looks
+    at the content first, and at the former values afterwards.
+    """
+
+    def __init__(self, content: Mapping[bytes, bytes], release: Callable[[MemorySnapshot], None]) -> None:
+        self._content, self._release = content, release
+        self._former: dict[bytes, bytes | None] = {}
+
+    def note(self, key: bytes, value: bytes | None) -> None:
+        """Keeps the value that a key has before a write."""
+        self._former.setdefault(key, value)
+
+    def get(self, key: bytes) -> bytes | None:
+        value = self._content.get(key)
+        return self._former.get(key, value)
+
+    def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        keys = {*list(self._content), *list(self._former)}
+        for key in sorted(key for key in keys if key >= first):
+            value = self.get(key)
+            if value is not None:
+                yield key, value
+
+    def close(self) -> None:
+        self._release(self)
 
 
 class MemoryDatabase(Database):
@@ -24,6 +54,7 @@ class MemoryDatabase(Database):
         #: keys that were added after that read.
         self._ordered: list[bytes] = []
         self._unordered: list[bytes] = []
+        self._snapshots: list[MemorySnapshot] = []
 
     def get(self, key: bytes) -> bytes | None:
         return self._open().get(key)
@@ -34,6 +65,8 @@ class MemoryDatabase(Database):
     def write(self, changes: Sequence[Change]) -> None:
         content = self._open()
         for key, value in changes:
+            for snapshot in tuple(self._snapshots):
+                snapshot.note(key, content.get(key))
             former = content.pop(key, None) if value is None else content.get(key)
             if former is not None:
                 self._bytes -= len(key) + len(former)
@@ -88,6 +121,12 @@ class MemoryDatabase(Database):
             self._ordered = sorted({*self._unordered, *self._content})
             self._unordered = []
         return self._ordered
+
+    def snapshot(self) -> Snapshot:
+        """Returns a snapshot. While it is open, each write also keeps the former value of its key."""
+        made = MemorySnapshot(self._open(), self._snapshots.remove)
+        self._snapshots.append(made)
+        return made
 
     def checkpoint(self, path: Path) -> None:
         """Writes the content as a RocksDB database, so that every reader of checkpoints can read it."""

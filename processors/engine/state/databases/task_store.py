@@ -32,8 +32,15 @@ from holdfast.processors.engine.changelog.format import (
     encode_json,
     unknown_version,
 )
-from holdfast.processors.engine.state.databases.database import Change, Database, DatabaseCorrupt, Databases
+from holdfast.processors.engine.state.databases.database import (
+    Change,
+    Database,
+    DatabaseCorrupt,
+    Databases,
+    Snapshot,
+)
 from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.views import Views
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed, StateFailed
 
 _log = get_logger("state.task_store")
@@ -137,6 +144,8 @@ class TaskStore:
         self.failure: StateFailed | None = None
         self._databases = databases
         self._compaction: threading.Thread | None = None
+        #: The views of the committed state for other threads.
+        self.views = Views(self._snapshot, TaskMeta.decode)
         #: Whether the database is in bulk mode.
         self.in_bulk = bulk_records is not None
         try:
@@ -178,7 +187,7 @@ class TaskStore:
         if self.failure is not None:
             raise self.failure
         pieces = [*changes, (META_KEY, meta.encode())]
-        with self._watched("written"):
+        with self._watched("written"), self.views.commit():
             for first in range(0, len(pieces), BATCH_OPERATIONS_MAX):
                 self._database.write(pieces[first : first + BATCH_OPERATIONS_MAX])
 
@@ -189,6 +198,7 @@ class TaskStore:
         """
         if self.failure is not None:
             raise self.failure
+        self.views.tear()
         with self._watched("written"):
             for first in range(0, len(keys), BATCH_OPERATIONS_MAX):
                 last = first + BATCH_OPERATIONS_MAX
@@ -206,7 +216,7 @@ class TaskStore:
     def begin_bulk(self, records: int) -> None:
         """Starts bulk mode for a replay of about ``records`` records; reads may be slow until ``end_bulk``."""
         self.in_bulk = True
-        with self._watched("opened"):
+        with self._watched("opened"), self.views.reopened():
             self._database.begin_bulk(records)
 
     def end_bulk(self) -> None:
@@ -215,7 +225,7 @@ class TaskStore:
         The call waits for the flush. To avoid a long wait, first call ``flush(wait=False)``. Call ``end_bulk`` when
         ``flushing`` is False.
         """
-        with self._watched("flushed"):
+        with self._watched("flushed"), self.views.reopened():
             self._database.end_bulk()
         self.in_bulk = False
 
@@ -289,6 +299,7 @@ class TaskStore:
 
         Never raises an error, because a write that is lost can be replayed from the changelog.
         """
+        self.views.retire()
         if self._compaction is not None:
             self._compaction.join()
         try:
@@ -312,19 +323,20 @@ class TaskStore:
         if aside:
             meta = self.meta()
             aside = meta is not None and not (meta.restoring and self._databases.exists(self._aside))
-        try:
-            self._database.close()
-            if aside:
-                self.forget_aside()
-                self._databases.move(self.path, self._aside)
-            else:
-                self._databases.delete(self.path)
-        except StateDiskFailed:
-            raise
-        except Exception as failure:
-            raise _disk_failed(self.path, "emptied", failure) from failure
-        self.in_bulk = False
-        self._database = self._open_new()
+        with self.views.reopened():
+            try:
+                self._database.close()
+                if aside:
+                    self.forget_aside()
+                    self._databases.move(self.path, self._aside)
+                else:
+                    self._databases.delete(self.path)
+            except StateDiskFailed:
+                raise
+            except Exception as failure:
+                raise _disk_failed(self.path, "emptied", failure) from failure
+            self.in_bulk = False
+            self._database = self._open_new()
 
     def forget_aside(self) -> None:
         """Deletes the copy that ``wipe`` kept under another name, if it exists."""
@@ -337,6 +349,9 @@ class TaskStore:
     @property
     def _aside(self) -> Path:
         return self.path.with_name(f"{self.path.name}{ASIDE_SUFFIX}")
+
+    def _snapshot(self) -> Snapshot:
+        return self._database.snapshot()
 
     def _open_new(self) -> Database:
         try:
