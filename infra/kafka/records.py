@@ -139,6 +139,16 @@ class Member:
         return f"host {self.host}, client id {self.client_id}"
 
 
+#: Stands between a worker's transactional id and its address, in the client id of a worker that other machines can ask.
+#: It begins with the dash that follows each client id in a member id, so that members keep their order.
+ADDRESS = "-@"
+
+
+def worker_of(client_id: str) -> str:
+    """The transactional id of the worker with this client id, which may also contain the worker's address."""
+    return client_id.partition(ADDRESS)[0]
+
+
 #: Prefix of every transactional id of a worker. If the worker loads state from the warehouse with this id, the id also
 #: has the suffix.
 WORKERS_PREFIX, LOADS_SUFFIX = "holdfast-", "-load"

@@ -98,6 +98,24 @@ class ServingSettings(Group):
         pattern=r"^[!-~]{16,}$",
         description="Token that only reads the status and the metrics from other machines. Unset: `token` reads them.",
     )
+    state_token: str | None = Field(
+        default=None,
+        repr=False,
+        pattern=r"^[!-~]{16,}$",
+        description="Token that reads the state of all stores. Unset: derived from `token`; without `token`, only "
+        "programs that can read the worker's endpoint file read state.",
+    )
+    store_tokens: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description='Tokens that read one store each, as JSON: `{"totals": "…"}`.',
+    )
+    advertised: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9.\-\[\]:]+$",
+        description="Host, or host and port, under which other workers reach this worker for queries. Unset: `host` "
+        "and `port`.",
+    )
 
     @property
     def on_loopback(self) -> bool:
@@ -106,6 +124,9 @@ class ServingSettings(Group):
 
     @model_validator(mode="after")
     def _guarded(self) -> ServingSettings:
+        tokens = self.store_tokens.items()
+        if short := next((store for store, token in tokens if not re.fullmatch(r"[!-~]{16,}", token)), None):
+            raise ValueError(f"the token of store {short} is not 16 visible ASCII characters or more")
         if not self.on_loopback and self.token is None and self.read_token is None:
             raise ValueError(
                 f"other machines can reach {self.host}, and no token is set; set {PREFIX}SERVING__TOKEN or "

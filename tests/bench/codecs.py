@@ -22,7 +22,8 @@ from pydantic import BaseModel
 from holdfast import Application
 from holdfast.processors.engine.runtime.task.store_time import declared_stores
 from holdfast.processors.engine.state.databases.memory import MemoryDatabases
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.store import StoreState
 
 KEYS, TURNS = 5_000, 7

@@ -26,7 +26,7 @@ from holdfast.processors.audits.comparison import Place
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, encode_value, key_prefix
 from holdfast.processors.engine.state.databases.keys import store_prefix
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import StoreOffset, TaskMeta
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 from tests.bench.seeding import _KEPT, fill
 

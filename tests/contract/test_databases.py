@@ -12,7 +12,8 @@ import pytest
 from holdfast.processors.engine.state.databases.database import Database, Databases
 from holdfast.processors.engine.state.databases.memory import MemoryDatabases
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases, StateReader, export
-from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.databases.views import NoView
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.process import InlineProcess

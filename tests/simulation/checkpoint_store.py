@@ -10,7 +10,7 @@ from random import Random
 
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.checkpoints.manifest import CheckpointFile, Manifest, Place
-from holdfast.processors.engine.state.databases.task_store import TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
 from tests.simulation.disk import content_of, files_of
 from tests.simulation.objects import SimulatedObjects
 from tests.simulation.verifier import InvariantBroken

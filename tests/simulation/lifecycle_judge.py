@@ -12,7 +12,7 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.state.databases.keys import store_prefix
-from holdfast.processors.engine.state.databases.task_store import TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
 from holdfast.processors.lifecycle.plans.requests import Request
 from tests.simulation.disk import content_of
 from tests.simulation.lifecycle_model import Model

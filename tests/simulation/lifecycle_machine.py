@@ -28,7 +28,8 @@ from holdfast.processors.engine.serving.failure_file import failure_file, record
 from holdfast.processors.engine.serving.status import describe_worker
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.state.databases.database import Database, Databases
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, items_of
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import items_of
 from holdfast.processors.engine.state.errors import StateFailed, StateFolderTaken
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.testing.cluster import InMemoryTopics

@@ -10,7 +10,7 @@ from holdfast.infra.kafka.records import GroupMetadata, Partition
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
 from holdfast.processors.engine.state.databases.keys import store_prefix
-from holdfast.processors.engine.state.databases.task_store import TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 from holdfast.processors.lifecycle.plans.facts.warehouse import OtherTable, Rows, StoreTable, StoreVersion
 from holdfast.processors.snapshots.manifest import CHECKPOINT, PartitionManifest, SnapshotManifest

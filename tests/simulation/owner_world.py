@@ -33,7 +33,7 @@ from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Ti
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
-from holdfast.processors.engine.state.databases.task_store import TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
 from tests.simulation.faults import Faults
 from tests.simulation.schedule import Schedule, plain_schedule
 from tests.simulation.scheduler import signals_kept

@@ -28,7 +28,8 @@ from holdfast.processors.engine.runtime.ownership.changelog_replay import Restor
 from holdfast.processors.engine.runtime.ownership.standby import Standbys
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state import keep_or_restore as restore_start
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.testing.consumers import InMemoryReplayer
 from holdfast.processors.testing.groups import Group

@@ -12,7 +12,7 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.runtime.options import Start
-from holdfast.processors.engine.state.databases.task_store import RESEEDING, TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import RESEEDING, TaskMeta
 from holdfast.processors.engine.state.errors import StateIncoherent
 from tests.mechanics.tiers import variants
 from tests.simulation.faults import Faults

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.format import decode_value, split_key
-from holdfast.processors.engine.state.databases.task_store import TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
 from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.simulation.timed import ALARMS, SESSIONS, TIMERS, WINDOWS, TimedWorkload
 from tests.simulation.timed_model import TimedExpected, check_state, expect_timed, waits

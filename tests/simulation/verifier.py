@@ -22,7 +22,7 @@ from holdfast.infra.kafka.records import Partition, Record
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.state.databases.keys import store_prefix
-from holdfast.processors.engine.state.databases.task_store import TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
 from holdfast.processors.testing.cluster import InMemoryCluster
 from holdfast.processors.testing.log import Entry
 from tests.simulation.workload import DEAD, GROUP, JOINT, OUTPUT, Expected, Workload

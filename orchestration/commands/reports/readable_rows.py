@@ -12,7 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.processors.engine.schema.types import RESERVED, Column, Held, Moment, Quotient, ValueSchema
+from holdfast.processors.engine.schema.column_values import column_value
+from holdfast.processors.engine.schema.types import RESERVED, Column, Moment, ValueSchema
 from holdfast.processors.engine.state.own_keys import RESERVED as RESERVED_KEYS
 from holdfast.processors.engine.state.time.stream_time import shown
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
@@ -51,7 +52,8 @@ def of_model(store: StoreSpec) -> ValueSchema | None:
 
 def cells(columns: Sequence[Column], state_key: str, value: object) -> list[str]:
     """The texts of a row's columns, read from a stored value and its state key; ``-`` without a value."""
-    return [_text(_of(each, state_key, value)) for each in columns]
+    found = [(each, column_value(each, state_key, value)) for each in columns]
+    return [_text(shown(int(str(at))) if isinstance(of.type, Moment) and at is not None else at) for of, at in found]
 
 
 def columns_for_people(rows: Sequence[Mapping[str, Any]], store: StoreSpec | None) -> list[str]:
@@ -72,29 +74,6 @@ def columns_for_people(rows: Sequence[Mapping[str, Any]], store: StoreSpec | Non
 
 def _values(store: StoreSpec | None) -> tuple[ValueSchema, ...]:
     return () if store is None or store.schema is None else store.schema.values
-
-
-def _of(column: Column, state_key: str, value: object) -> object:
-    found: object = None
-    for path in column.paths:
-        found = value
-        for name in path:
-            found = found.get(name) if isinstance(found, Mapping) else None
-        if found is not None:
-            break
-    if found is None and column.key_part is not None:
-        found = int(state_key.split("/")[column.key_part - 1])
-    match column.type:
-        case _ if found is None:
-            return None
-        case Moment():
-            return shown(int(str(found)))
-        case Quotient() if isinstance(found, Mapping):
-            return found["sum"] / found["count"]
-        case Held(at=index) if isinstance(found, list):
-            return found[index]
-        case _:
-            return found
 
 
 def _text(value: object) -> str:

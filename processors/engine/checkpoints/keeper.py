@@ -32,7 +32,8 @@ from holdfast.processors.engine.checkpoints.ports import Job, Storage
 from holdfast.processors.engine.checkpoints.threads import ThreadedWork, random_id
 from holdfast.processors.engine.checkpoints.upload import Taken, Uploaded, Uploader
 from holdfast.processors.engine.state.databases.database import DatabaseFiles, Databases
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.topology import Topology

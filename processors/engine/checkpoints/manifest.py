@@ -26,7 +26,7 @@ from holdfast.infra.storage.objects import is_object_name
 from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSION, Commands, unknown_version
 from holdfast.processors.engine.changelog.names import file_name
 from holdfast.processors.engine.checkpoints.ports import Objects
-from holdfast.processors.engine.state.databases.task_store import META_VERSION, StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import META_VERSION, StoreOffset, TaskMeta
 
 MANIFEST_VERSION = 1
 #: The format versions of keys, values and meta records in a task's RocksDB, joined by dots.

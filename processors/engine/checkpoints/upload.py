@@ -34,7 +34,7 @@ from holdfast.processors.engine.checkpoints.manifest import (
 from holdfast.processors.engine.checkpoints.ports import Job, Objects
 from holdfast.processors.engine.checkpoints.retention import collect, manifests_of
 from holdfast.processors.engine.state.databases.database import DatabaseFiles, LocalFile
-from holdfast.processors.engine.state.databases.task_store import TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
 
 #: Maximum number of checksums of local files that are kept in memory.
 CHECKSUMS_KNOWN_MAX = 20_000

@@ -17,6 +17,7 @@ from holdfast.processors.engine.runtime.owner_commands.commands import CommandFa
 from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.message_keys import message_key_of
 from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.store import Writes
 
@@ -75,10 +76,10 @@ def of_keys_in(keys: Read, content: Read) -> Read:
 
     def read(first: bytes) -> Iterator[tuple[bytes, bytes]]:
         head = b""
-        for key, _ in keys(key_prefix(sweep.message_key_of(first)) if first else b""):
+        for key, _ in keys(key_prefix(message_key_of(first)) if first else b""):
             if head and key.startswith(head):
                 continue
-            head = key_prefix(sweep.message_key_of(key))
+            head = key_prefix(message_key_of(key))
             for entry in content(max(head, first)):
                 if not entry[0].startswith(head):
                     break

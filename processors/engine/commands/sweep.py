@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from holdfast.processors.engine.changelog.format import HEAD_SIZE, key_prefix, p
 from holdfast.processors.engine.runtime.owner_commands.commands import Selection
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.message_keys import Read, beginning_with, message_key_of
 from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.time.time_records import (
     CLOCKS_OF_STORES,
@@ -39,17 +40,7 @@ BYTES_MAX = 8 << 20
 #: Maximum number of records that one batch reads, whether they are selected or not.
 LOOKS_MAX = 50_000
 
-_LENGTH_AT, _KEY_AT = 1, len(key_prefix(b""))
-
-#: A function that yields the (key, value) entries of a store in the order of keys. The entries begin at a given
-#: changelog key.
-Read = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
 Entries = list[tuple[bytes, bytes]]
-
-
-def message_key_of(key: bytes) -> bytes:
-    """Extract the message key from a changelog key."""
-    return key[_KEY_AT : _KEY_AT + int.from_bytes(key[_LENGTH_AT:_KEY_AT], "big")]
 
 
 def matching(read: Read, selection: Selection, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -59,7 +50,7 @@ def matching(read: Read, selection: Selection, after: bytes = b"") -> Iterator[t
 
 def _beginning(read: Read, selection: Selection, first: bytes) -> Iterator[tuple[bytes, bytes]]:
     if selection.heads is None:
-        yield from _by_prefix(read, selection.prefix, first)
+        yield from beginning_with(read, selection.prefix, first)
         return
     for head in selection.heads:
         if first > head and not first.startswith(head):
@@ -68,28 +59,6 @@ def _beginning(read: Read, selection: Selection, first: bytes) -> Iterator[tuple
             if not key.startswith(head):
                 break
             yield key, value
-
-
-def _by_prefix(read: Read, prefix: bytes, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the entries whose message key begins with ``prefix``, from the changelog key ``first`` on.
-
-    Changelog keys are sorted by the length of the message key first, so each length needs one seek.
-    """
-    begin: bytes | None = max(first, _head(len(prefix)) + prefix)
-    while begin is not None:
-        at, begin = begin, None
-        for key, value in read(at):
-            message_key = message_key_of(key)
-            if message_key.startswith(prefix):
-                yield key, value
-                continue
-            length = len(message_key)
-            begin = _head(length) + prefix if message_key < prefix else _head(length + 1) + prefix
-            break
-
-
-def _head(length: int) -> bytes:
-    return key_prefix(bytes(length))[:_KEY_AT]
 
 
 class Seen(NamedTuple):
@@ -241,7 +210,7 @@ class Sweep:
         return seen.part.selected or clock
 
     def _note(self, seen: Seen, *, own: bool) -> None:
-        message_key = seen.key[: _KEY_AT + int.from_bytes(seen.key[_LENGTH_AT:_KEY_AT], "big")]
+        message_key = message_key_of(seen.key)
         self._totals.keys += message_key != self._last and not own
         self._last = message_key
         self._totals.entries += 1

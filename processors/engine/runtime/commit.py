@@ -33,7 +33,7 @@ from holdfast.processors.engine.runtime.ports import GroupMember, TransactionPro
 from holdfast.processors.engine.runtime.task.arrivals import Counts
 from holdfast.processors.engine.runtime.task.noted_time import note_of
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.state.databases.task_store import StoreOffset
+from holdfast.processors.engine.state.databases.task_meta import StoreOffset
 from holdfast.processors.engine.state.store import Writes
 from holdfast.processors.engine.steps.meaning import keys_of
 from holdfast.processors.engine.topology import Topology, codecs_of

@@ -32,7 +32,7 @@ from holdfast.infra.kafka.errors import (
     ProducerFenced,
     TransactionAborted,
 )
-from holdfast.infra.kafka.records import Member, Partition
+from holdfast.infra.kafka.records import Member, Partition, worker_of
 from holdfast.processors.engine.dataframe.sinks import deliver
 from holdfast.processors.engine.runtime import commit as commits
 from holdfast.processors.engine.runtime.latency import LatencyHistogram
@@ -102,7 +102,7 @@ class Committer:
         self._assignment = assignment
         #: Whether commits use a transaction; False for at-least-once without changelogs and repartition topics.
         self._transactional = options.exactly_once or bool(topology.changelogs or topology.repartitions)
-        self.transactional_id = transactional_id
+        self.transactional_id, self.address = transactional_id, ""
         owners = assignment.standbys.owners
         owners.own, owners.on_wait = transactional_id, lambda: self.on_wait(None)
         own = [*(spec.topic.name for spec in topology.changelogs), *(spec.topic for spec in topology.repartitions)]
@@ -145,8 +145,8 @@ class Committer:
         return self._aborts_in_a_row > 0
 
     def join(self) -> GroupMember:
-        """Create a new group member. Its client id is the transactional id, which names this worker."""
-        self._member = self._cluster.group_consumer(self._options.group, self.transactional_id)
+        """Create a new group member. Its client id begins with the transactional id, which names this worker."""
+        self._member = self._cluster.group_consumer(self._options.group, self.transactional_id + self.address)
         return self._member
 
     def start(self) -> None:
@@ -431,7 +431,7 @@ class Committer:
             _log.warning("the worker that took over is not known", error=failure.message)
             return []
         others = [each for each in members if each.member_id not in self._own_ids]
-        return [each for each in others if each.client_id == self.transactional_id]
+        return [each for each in others if worker_of(each.client_id) == self.transactional_id]
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
         """Finds out whether a commit that got no answer has happened.

@@ -218,6 +218,19 @@ class GlobalTables:
             self._consumer.close()
             self._consumer = None
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether all tables were loaded completely, so that a missing row is not there."""
+        return self._whole is not None
+
+    def row(self, topic: str, key: bytes) -> tuple[bool, Any]:
+        """Returns whether a table has a row of this key, and the deserialized row. Any thread may call it.
+
+        Raises an error of the deserializer if the row can't be read.
+        """
+        stored = self._served[topic].get(key)
+        return (False, None) if stored is None else (True, self._deserializers[topic](stored))
+
     def told(self) -> dict[str, dict[str, Any]]:
         """Maps each topic to its status: number of rows, unreadable rows, bytes, and the progress of a running load."""
         return {

@@ -1,12 +1,14 @@
 """The sockets of a worker's HTTP server. One thread does all socket I/O, and a few threads serve the requests.
 
     accepted ──head and body──► admitted ──a thread serves it──► answered ──► drained ──► closed
-        └───────refused, with an error answer───────────────────────►┘
+        ▲ └───────refused, with an error answer─────────────────────►┤
+        └──────────────the answer of a query is sent: the connection stays open
 
 No connection can block other connections. Each connection has a deadline for its whole request and a deadline for its
 whole answer, even if the client keeps sending bytes. If the maximum number of connections is open, a new connection
 replaces the oldest connection whose request head is incomplete or whose answer is sent. Without such a connection, it
-replaces the answered connection whose client has not read for the longest time.
+replaces the answered connection whose client has not read for the longest time, then a connection that waits for its
+next query.
 
 Invariants:
     - Only complete and admitted requests get a thread, and the number of threads is limited.
@@ -24,38 +26,29 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.settings import ServingSettings
+from holdfast.processors.engine.serving.connection import Connection
 from holdfast.processors.engine.serving.guard import OPEN_PAGES, Guard
 from holdfast.processors.engine.serving.limits import Allowance, WorkThreads
 from holdfast.processors.engine.serving.requests import (
     Answer,
     Head,
+    Later,
     Refused,
     Rules,
-    head_end,
-    judge,
-    refused_early,
     written,
 )
 
 _log = structlog.get_logger("serving")
 
-#: Time limits in seconds. ``REQUEST_S``: from the accept of a connection until its request is complete. ``ANSWER_S``:
-#: from the start of the answer until the client has read it.
-REQUEST_S = 10.0
-ANSWER_S = 10.0
-#: After an answer, the server reads on for at most this many seconds and bytes, ignores these bytes, and then closes
-#: the connection. If it closed the socket with unread bytes, TCP would send a reset, and the client could lose the
-#: answer.
-DRAIN_S = 1.0
-_DRAIN_BYTES_MAX = 1 << 20
+#: Seconds between two attempts to answer a query that waits for a commit.
+LOOK_AGAIN_S = 0.01
 #: Maximum number of open connections. If all are in use, a new connection replaces an old one, for example one whose
 #: request head is incomplete.
 AT_ONCE_MAX = 128
@@ -70,22 +63,30 @@ _BACKLOG, _ACCEPTS_PER_TURN = 1024, 16
 #: Rate limit under load: accepts per second, and accepts in one burst. An accept takes up to 0.13 ms. The thousandth
 #: queued connection waits one second, which is shorter than the timeout of clients that read the status.
 _ACCEPTS_PER_S, _ACCEPTS_MAX = 1000, AT_ONCE_MAX
-#: After ``_READS_AT_ONCE`` reads of an incomplete head, the server pauses ``_READ_AGAIN_S`` seconds before each
-#: further read.
-_READS_AT_ONCE, _READ_AGAIN_S = 4, 0.05
 #: Seconds for which the server accepts no connections after the process has run out of file descriptors.
 _ACCEPT_AGAIN_S = 0.1
 #: Maximum seconds that running requests get for their answers when the server stops.
 _FAREWELL_S = 0.5
 #: Bytes of an unread answer that the kernel buffers for each connection.
 _KERNEL_BYTES = 131_072
-#: Maximum bytes of one ``recv``.
-_READ_BYTES = 65_536
 #: The first ``_LOG_FIRST`` refused requests are logged, then only every ``_LOG_EVERY``-th.
 _LOG_FIRST, _LOG_EVERY = 5, 1000
 
 #: A function that serves an admitted request. Its arguments are method, route and body.
 Serve = Callable[[str, str, bytes], Answer]
+
+
+class Queries(Protocol):
+    """The routes of queries about state (``serving.state``)."""
+
+    def serves(self, page: str) -> bool:
+        """Whether a path belongs to these routes."""
+
+    def at_once(self, head: Head) -> Answer | Later | None:
+        """Answers a request without blocking; None if it must be answered on a thread."""
+
+    def on_thread(self, head: Head) -> Answer | Later:
+        """Answers a request. The call may block, for example while another worker answers."""
 
 
 class ServingImpossible(BadConfiguration):
@@ -98,6 +99,7 @@ class RequestServer:
     Args:
         pages: The existing routes. Any other path is logged as ``unknown``, because a client may put anything into it.
         bodies: For each route that accepts a large body, its maximum bytes.
+        queries: The routes of queries about state; None for a server without them.
 
     Raises:
         ServingImpossible: The server can't listen on its address or port.
@@ -110,8 +112,11 @@ class RequestServer:
         serve: Serve,
         pages: Collection[str],
         bodies: Mapping[str, int] | None = None,
+        queries: Queries | None = None,
     ) -> None:
-        self.rules = Rules(guard, frozenset(pages), bodies or {})
+        self._queries = queries
+        of_state = (lambda page: False) if queries is None else queries.serves
+        self.rules = Rules(guard, frozenset(pages), bodies or {}, of_state)
         self._serve = serve
         self._refusals = 0
         self._host = serving.host
@@ -119,10 +124,11 @@ class RequestServer:
         self.port = int(self._listener.getsockname()[1])
         self._readers = WorkThreads("serving", READERS_MAX)
         self._controllers = WorkThreads("control", CONTROLLERS_MAX)
+        self._askers = WorkThreads("queries", READERS_MAX)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Open connections, oldest first. A connection whose client reads some of the answer moves to the end.
-        self._open: dict[_Connection, None] = {}
+        self._open: dict[Connection, None] = {}
         self._accepting = self._closing = self._rests = False
         self._allowance = Allowance(_ACCEPTS_PER_S, _ACCEPTS_MAX)
 
@@ -165,6 +171,7 @@ class RequestServer:
             loop.close()
             self._readers.end()
             self._controllers.end()
+            self._askers.end()
 
     def _finish(self) -> None:
         assert self._loop is not None
@@ -231,21 +238,23 @@ class RequestServer:
             if oldest is not None:
                 oldest.close()
             accepted.setblocking(False)
-            connection = _Connection(self, self._loop, accepted, str(address[0]))
+            connection = Connection(self, self._loop, accepted, str(address[0]))
             self._open[connection] = None
             connection.read()  # read at once, because most clients have already sent their request
 
-    def _replaceable(self) -> _Connection | None:
+    def _replaceable(self) -> Connection | None:
         """Returns the connection that a new connection may replace; None if no open connection may be closed."""
-        unread = None
+        unread = between = None
         for each in self._open:
             if each.is_idle:
                 return each
             if unread is None and each.unsent_bytes:
                 unread = each
-        return unread
+            if between is None and each.waits_for_next:
+                between = each
+        return unread or between
 
-    def reads_on(self, connection: _Connection) -> None:
+    def reads_on(self, connection: Connection) -> None:
         """Moves a connection to the end of the list of open connections, because its client is reading its answer.
 
         The connections at the start of the list are closed first.
@@ -253,10 +262,10 @@ class RequestServer:
         del self._open[connection]
         self._open[connection] = None
 
-    def forget(self, connection: _Connection) -> None:
+    def forget(self, connection: Connection) -> None:
         """Removes a closed connection from the list of open connections, so that a new connection can be accepted.
 
-        ``_Connection.close`` calls this method.
+        ``Connection.close`` calls this method.
         """
         self._open.pop(connection, None)
         self.place_freed()
@@ -280,7 +289,7 @@ class RequestServer:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def serve(self, connection: _Connection, head: Head, body: bytes) -> None:
+    def serve(self, connection: Connection, head: Head, body: bytes) -> None:
         """Passes a complete request to a thread. The event loop's thread sends the answer.
 
         Routes of ``OPEN_PAGES`` are answered at once, without a thread.
@@ -288,10 +297,13 @@ class RequestServer:
         if head.reads and head.page in OPEN_PAGES:
             connection.answer(self._answer(head, body))
             return
+        if head.reads and self._queries is not None and self._queries.serves(head.page):
+            self._query(connection, head, self._queries)
+            return
         crew = self._readers if head.reads else self._controllers
         crew.take(partial(self._serve_on_thread, connection, head, body))
 
-    def _serve_on_thread(self, connection: _Connection, head: Head, body: bytes) -> None:
+    def _serve_on_thread(self, connection: Connection, head: Head, body: bytes) -> None:
         assert self._loop is not None
         answer = self._answer(head, body)
         with suppress(RuntimeError):  # RuntimeError means that the server was closed in the meantime
@@ -302,8 +314,38 @@ class RequestServer:
             answer = self._serve(head.method, head.page, body)
         except Exception:
             _log.warning("a request was not answered", page=head.page, exc_info=True)
-            answer = Answer(500, {"error": "the request failed; the worker's log has the reason"})
+            answer = _FAILED
         return written(answer, with_body=head.method != "HEAD")
+
+    def _query(self, connection: Connection, head: Head, queries: Queries) -> None:
+        """Answers a query at once, or on a thread if it must wait for other workers or Kafka."""
+        answer = _guarded(partial(queries.at_once, head))
+        if answer is None:
+            self._askers.take(partial(self._query_on_thread, connection, head, queries))
+        else:
+            self._tell(connection, head, answer)
+
+    def _query_on_thread(self, connection: Connection, head: Head, queries: Queries) -> None:
+        assert self._loop is not None
+        answer = _guarded(partial(queries.on_thread, head)) or _FAILED
+        with suppress(RuntimeError):  # RuntimeError means that the server was closed in the meantime
+            self._loop.call_soon_threadsafe(self._tell, connection, head, answer)
+
+    def _tell(self, connection: Connection, head: Head, answer: Answer | Later) -> None:
+        assert self._loop is not None
+        if isinstance(answer, Later):
+            if not connection.is_closed:
+                self._loop.call_later(LOOK_AGAIN_S, self._look_again, connection, head, answer)
+            return
+        keeps = head.keeps and not self._closing
+        connection.answer(written(answer, with_body=head.method != "HEAD", keeps=keeps), keeps=keeps)
+
+    def _look_again(self, connection: Connection, head: Head, waiting: Later) -> None:
+        answer = _guarded(waiting.again)
+        if answer is None and self._queries is not None:
+            self._askers.take(partial(self._query_on_thread, connection, head, self._queries))
+        else:
+            self._tell(connection, head, answer or _FAILED)
 
     def refused(self, client: str, refused: Refused) -> None:
         """Counts a refused request. Logs the first ``_LOG_FIRST`` refused requests, then every ``_LOG_EVERY``-th."""
@@ -313,148 +355,16 @@ class RequestServer:
             _log.warning("request refused", client=client, page=shown, why=refused.why, total=self._refusals)
 
 
-class _Phase(Enum):
-    READING = "reading"
-    SERVED = "served"
-    ANSWERED = "answered"
-    DRAINED = "drained"
-    CLOSED = "closed"
+_FAILED = Answer(500, {"error": "the request failed; the worker's log has the reason"})
 
 
-class _Connection:
-    """One connection, which carries one request. All methods run on the event loop's thread."""
-
-    def __init__(
-        self, server: RequestServer, loop: asyncio.AbstractEventLoop, accepted: socket.socket, client: str
-    ) -> None:
-        self._server, self._loop, self._socket, self._client = server, loop, accepted, client
-        # The file descriptor, because the event loop finds a number faster than a socket object.
-        self._descriptor = accepted.fileno()
-        self._phase = _Phase.READING
-        self._received = bytearray()
-        self._head: Head | None = None
-        self._unsent = memoryview(b"")
-        self._drained = self._reads = 0
-        self._again: asyncio.TimerHandle | None = None
-        self._deadline = loop.call_later(REQUEST_S, self.close)
-        loop.add_reader(self._descriptor, self.read)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether a new connection may replace this one: the head is incomplete, or the whole answer is sent."""
-        return self._phase is _Phase.DRAINED or (self._phase is _Phase.READING and self._head is None)
-
-    @property
-    def is_answered_soon(self) -> bool:
-        """Whether the request is complete, but the answer is not completely sent."""
-        return self._phase in (_Phase.SERVED, _Phase.ANSWERED)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """The number of bytes of the answer that the client has not read yet."""
-        return len(self._unsent)
-
-    def close(self) -> None:
-        """Closes the socket, and removes the connection from the server. A second call does nothing."""
-        if self._phase is _Phase.CLOSED:
-            return
-        self._phase = _Phase.CLOSED
-        self._deadline.cancel()
-        self._read_no_more()
-        self._loop.remove_writer(self._descriptor)
-        self._socket.close()
-        self._received, self._unsent = bytearray(), memoryview(b"")
-        self._server.forget(self)
-
-    def read(self) -> None:
-        """Reads the bytes that the client has sent."""
-        try:
-            got = self._socket.recv(_READ_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            got = b""  # the client has disconnected
-        if self._phase is _Phase.DRAINED:
-            self._drained += len(got)
-        if not got or self._drained > _DRAIN_BYTES_MAX:
-            self.close()
-        elif self._phase is _Phase.READING:
-            looked_at = len(self._received)
-            self._received += got
-            self._advance(looked_at)
-        self._reads += 1
-        if self._reads > _READS_AT_ONCE and self.is_idle:
-            self._read_no_more()
-            self._again = self._loop.call_later(_READ_AGAIN_S, self._read_on)
-
-    def _read_on(self) -> None:
-        self._loop.add_reader(self._descriptor, self.read)
-
-    def _read_no_more(self) -> None:
-        self._loop.remove_reader(self._descriptor)
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
-
-    def _advance(self, looked_at: int) -> None:
-        """Refuses the request as soon as the received bytes are invalid. Serves it as soon as it is complete.
-
-        The first ``looked_at`` bytes were already searched for the end of the head.
-        """
-        if self._head is None:
-            end = head_end(self._received, looked_at)
-            early = refused_early(self._received if end is None else self._received[:end])
-            if early is not None:
-                return self._refuse(early)
-            if end is None:
-                return
-            judged = judge(bytes(self._received[:end]), self._server.rules)
-            if isinstance(judged, Refused):
-                return self._refuse(judged)
-            self._head = judged
-            del self._received[:end]
-        if len(self._received) < self._head.body_bytes:
-            return
-        body = bytes(self._received[: self._head.body_bytes])
-        self._received = bytearray()
-        self._phase = _Phase.SERVED
-        self._deadline.cancel()
-        self._read_no_more()
-        self._server.serve(self, self._head, body)
-
-    def _refuse(self, refused: Refused) -> None:
-        self._server.refused(self._client, refused)
-        self._read_no_more()
-        self.answer(written(Answer(refused.code, {"error": refused.why})))
-
-    def answer(self, answer: bytes) -> None:
-        """Sends the answer. Then reads and ignores further bytes until the client closes the connection."""
-        if self._phase is _Phase.CLOSED:
-            return
-        self._phase, self._unsent, self._received = _Phase.ANSWERED, memoryview(answer), bytearray()
-        self._deadline.cancel()
-        self._deadline = self._loop.call_later(ANSWER_S, self.close)
-        self._write()
-        if self._unsent:
-            self._loop.add_writer(self._descriptor, self._write)
-            self._server.bound_unsent()
-        self._server.place_freed()
-
-    def _write(self) -> None:
-        try:
-            self._unsent = self._unsent[self._socket.send(self._unsent) :]
-            if self._unsent:
-                return self._server.reads_on(self)
-            self._socket.shutdown(socket.SHUT_WR)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            return self.close()  # the client has disconnected before it got the answer
-        self._phase = _Phase.DRAINED
-        self._deadline.cancel()
-        self._deadline = self._loop.call_later(DRAIN_S, self.close)
-        self._loop.remove_writer(self._descriptor)
-        self._read_on()
+def _guarded(serve: Callable[[], Answer | Later | None]) -> Answer | Later | None:
+    """Calls ``serve``; an unexpected error becomes the answer 500."""
+    try:
+        return serve()
+    except Exception:
+        _log.warning("a query was not answered", exc_info=True)
+        return _FAILED
 
 
 def _listening(serving: ServingSettings) -> socket.socket:

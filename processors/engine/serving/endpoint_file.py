@@ -32,6 +32,8 @@ class Endpoint(msgspec.Struct, frozen=True):
         token: The token for control requests to this process. It is valid for no other process.
         reads_need_token: Whether reads of the status need a token, too.
         process: The identity of the process (machine, boot, container, pid) as text; empty in files of older versions.
+        state_token: The token for queries about state; empty in files of older versions.
+        worker: The worker's transactional id, by which the members of the group name their owner; may be empty, too.
     """
 
     pid: _Pid
@@ -40,6 +42,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     mark: str = ""
     reads_need_token: bool = False
     process: str = ""
+    state_token: str = ""
+    worker: str = ""
 
     def __repr__(self) -> str:
         """Returns the endpoint as text without its token, so that the token gets into no log."""

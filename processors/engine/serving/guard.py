@@ -3,7 +3,11 @@
     request                                    server on loopback           server reachable from other machines
     GET /health, /ready                        allowed without a token      allowed without a token
     GET other routes                           allowed without a token      with a read token or a control token
+    GET of state (/stores, /tables, …)         with a token of state        with a token of state
     POST (control, stop, owner commands)       with the control token       with the control token
+
+The control token is also a token of state. ``state_token`` of the settings reads all stores, and each token of
+``store_tokens`` reads one store. Without these settings, only programs that can read the endpoint file read state.
 
 A control token is valid for one worker process only. It is derived from a secret in the settings; without a secret, it
 is random. The secret itself is not accepted for control. If a program sees the traffic to one worker, it can therefore
@@ -31,6 +35,9 @@ OPEN_PAGES = frozenset({"/health", "/ready"})
 #: The prefix of the text from which a control token is derived. Other tokens that are derived from the same secret must
 #: use another prefix.
 _CONTROL_LABEL = "holdfast control 1"
+#: The text from which the token of state is derived, if the settings have a secret and no such token. All workers of an
+#: installation with one secret have the same token, so that they can forward queries to each other.
+_STATE_LABEL = "holdfast state 1"
 
 
 def control_token(secret: str, processor: str, slot: str, pid: int, mark: str) -> str:
@@ -43,6 +50,14 @@ def control_token(secret: str, processor: str, slot: str, pid: int, mark: str) -
     return hmac.new(secret.encode(), identity.encode(), hashlib.sha256).hexdigest()
 
 
+def state_token(serving: ServingSettings) -> str | None:
+    """Returns the token that reads the state of all stores, for queries between workers; None without a secret."""
+    if serving.state_token is not None:
+        return serving.state_token
+    secret = serving.token
+    return None if secret is None else hmac.new(secret.encode(), _STATE_LABEL.encode(), hashlib.sha256).hexdigest()
+
+
 class Guard:
     """Checks the host name and the token of each HTTP request.
 
@@ -52,12 +67,16 @@ class Guard:
 
     def __init__(self, serving: ServingSettings, token: str | None = None) -> None:
         self.token = token or secrets.token_urlsafe(24)
-        remember((self.token,))
+        #: The token that reads the state of all stores.
+        self.state_token = state_token(serving) or secrets.token_urlsafe(24)
+        remember((self.token, self.state_token, *serving.store_tokens.values()))
         #: Tokens that allow reads: the control token, and the read token of the settings (or the secret, if there is no
         #: read token). Metrics scrapers, for example, use the read token.
         reads = serving.read_token or serving.token
         self._controls = (_header(self.token),)
         self._reads = self._controls if reads is None else (*self._controls, _header(reads))
+        self._of_state = (_header(self.state_token), _header(self.token))
+        self._of_stores = {store: _header(token) for store, token in serving.store_tokens.items()}
         self._on_loopback = serving.on_loopback
         self._names = _LOOPBACK_NAMES | {serving.host.lower()}
 
@@ -84,10 +103,19 @@ class Guard:
         reads = method in ("GET", "HEAD")
         if reads and (self._on_loopback or page in OPEN_PAGES):
             return True
-        scheme, _, token = (authorization or "").partition(" ")
-        given = f"{'Bearer' if scheme.lower() == 'bearer' else scheme} {token}".encode("latin-1", "replace")
-        expected = self._reads if reads else self._controls
+        given, expected = _given(authorization), self._reads if reads else self._controls
         return any(hmac.compare_digest(given, each) for each in expected)
+
+    def admits_state(self, store: str, authorization: str | None) -> bool:
+        """Whether a request may read the state of a store. An empty ``store`` stands for the list of stores."""
+        given = _given(authorization)
+        expected = [*self._of_state, *(token for name, token in self._of_stores.items() if store in (name, ""))]
+        return any(hmac.compare_digest(given, each) for each in expected)
+
+
+def _given(authorization: str | None) -> bytes:
+    scheme, _, token = (authorization or "").partition(" ")
+    return f"{'Bearer' if scheme.lower() == 'bearer' else scheme} {token}".encode("latin-1", "replace")
 
 
 def _header(token: str) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
@@ -26,6 +26,8 @@ from holdfast.processors.engine.serving.guard import Guard
 #: own.
 REQUEST_BYTES_MAX = 16_384
 BODY_BYTES_MAX = 4_096
+#: The header of a request that a worker has forwarded for a client.
+FORWARDED = "Holdfast-Forwarded"
 #: HTTP methods that only read.
 READS = ("GET", "HEAD")
 
@@ -39,12 +41,23 @@ _BEGINS = re.compile(rb"[A-Za-z]")
 class Answer:
     """The answer to a request: an HTTP status code, and a body.
 
-    A body of type bytes is sent unchanged. Any other body is sent as JSON.
+    A body of type bytes is sent unchanged. Any other body is sent as JSON. ``headers`` are sent in addition.
     """
 
     code: int
     body: Mapping[str, Any] | bytes
     content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """No answer yet: the server calls ``again`` after a short time, until it returns an answer.
+
+    If ``again`` returns None, the request must be answered on a thread.
+    """
+
+    again: Callable[[], Answer | Later | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +71,24 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of an admitted request: its method, its route without the query, and the body's length in bytes."""
+    """The head of an admitted request.
+
+    Attributes:
+        page: The path without the query.
+        body_bytes: The length of the body in bytes.
+        query: The part of the target after the question mark, undecoded.
+        authorization: The header ``Authorization``; empty without one.
+        is_forwarded: Whether another worker has forwarded the request. It is not forwarded again.
+        keeps: Whether the client can send further requests on the connection.
+    """
 
     method: str
     page: str
     body_bytes: int = 0
+    query: str = ""
+    authorization: str = ""
+    is_forwarded: bool = False
+    keeps: bool = False
 
     @property
     def reads(self) -> bool:
@@ -72,11 +98,16 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules by which requests are admitted: the guard, the routes, and each route's maximum body size in bytes."""
+    """The rules by which requests are admitted: the guard, the routes, and each route's maximum body size in bytes.
+
+    ``is_of_state`` says whether a path belongs to the routes of state. They check the tokens themselves, because the
+    rights depend on the store.
+    """
 
     guard: Guard
     pages: Collection[str]
     bodies: Mapping[str, int] = field(default_factory=dict)
+    is_of_state: Callable[[str], bool] = lambda page: False
 
 
 def head_end(received: bytes | bytearray, looked_at: int = 0) -> int | None:
@@ -102,7 +133,8 @@ def judge(head: bytes, rules: Rules) -> Head | Refused:
     parsed = _Parsed(head)
     if parsed.refused is not None:
         return parsed.refused
-    method, page, headers = parsed.command, parsed.path.partition("?")[0], parsed.headers
+    method, headers = parsed.command, parsed.headers
+    page, _, query = parsed.path.partition("?")
     length = 0
     if method == "POST":
         if "Transfer-Encoding" in headers:
@@ -116,9 +148,17 @@ def judge(head: bytes, rules: Rules) -> Head | Refused:
         return Refused(501, HTTPStatus(501).phrase)
     if not rules.guard.knows_name(headers.get("Host")):
         return Refused(421, "the Host header names another server", page)
-    if not rules.guard.admits(method, page, headers.get("Authorization")):
+    if not rules.is_of_state(page) and not rules.guard.admits(method, page, headers.get("Authorization")):
         return Refused(401, "the token is missing or wrong: send it as Authorization: Bearer", page)
-    return Head(method, page, length)
+    return Head(
+        method,
+        page,
+        length,
+        query,
+        headers.get("Authorization", ""),
+        is_forwarded=FORWARDED in headers,
+        keeps=parsed.request_version == "HTTP/1.1" and headers.get("Connection", "").lower() != "close",
+    )
 
 
 class _Parsed(BaseHTTPRequestHandler):
@@ -140,11 +180,11 @@ class _Parsed(BaseHTTPRequestHandler):
         self.refused = Refused(int(code), HTTPStatus(code).phrase)
 
 
-def written(answer: Answer, *, with_body: bool = True) -> bytes:
-    """Formats an answer as the bytes of an HTTP response."""
+def written(answer: Answer, *, with_body: bool = True, keeps: bool = False) -> bytes:
+    """Formats an answer as the bytes of an HTTP response. ``keeps`` is True if the connection stays open."""
     body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
     lines = [
-        f"HTTP/1.0 {answer.code} {HTTPStatus(answer.code).phrase}",
+        f"HTTP/1.{int(keeps)} {answer.code} {HTTPStatus(answer.code).phrase}",
         "Server: holdfast",
         f"Date: {formatdate(usegmt=True)}",
         f"Content-Type: {answer.content_type}",
@@ -152,6 +192,7 @@ def written(answer: Answer, *, with_body: bool = True) -> bytes:
         "Cache-Control: no-store",
         "X-Content-Type-Options: nosniff",
         *(["WWW-Authenticate: Bearer"] if answer.code == 401 else []),
+        *(f"{name}: {value}" for name, value in answer.headers.items()),
     ]
     head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
     return head + body if with_body else head

@@ -20,6 +20,7 @@ Invariants:
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -29,13 +30,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import structlog
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import ADDRESS
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import ServingSettings, Settings
 from holdfast.infra.system.process import own_identity, start_mark
+from holdfast.processors.engine.queries.placement import PartitionCounts
+from holdfast.processors.engine.queries.service import StateService
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.owner_commands.commands import (
     COMMAND_BYTES_MAX,
@@ -55,12 +60,18 @@ from holdfast.processors.engine.serving.failure_file import write_failure
 from holdfast.processors.engine.serving.guard import Guard, control_token
 from holdfast.processors.engine.serving.local_checkpoints import take_checkpoint
 from holdfast.processors.engine.serving.requests import Answer
+from holdfast.processors.engine.serving.state.peers import Peers
+from holdfast.processors.engine.serving.state.routes import StateRoutes
+from holdfast.processors.engine.serving.state.worker_tasks import WorkerTasks
 from holdfast.processors.engine.serving.status import describe_worker
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.serving.metrics import WorkerMetrics
 
 _log = structlog.get_logger("serving")
+
+#: A function that makes the routes of queries with the guard of the server.
+QueriesOf = Callable[[Guard], StateRoutes]
 
 #: Maximum seconds that an HTTP request waits for the worker's main loop: a status request, and a control request.
 STATUS_WAIT_S = 1.0
@@ -143,6 +154,7 @@ class ControlServer:
         checkpoints: Path,
         serving: ServingSettings | None = None,
         stuck_after_s: float = 30.0,
+        queries: QueriesOf | None = None,
     ) -> None:
         self._worker = worker
         self._processor = processor
@@ -185,14 +197,25 @@ class ControlServer:
             "/stop": self._stop,
         }
         bodies = dict.fromkeys((*COMMANDS, READ_PAGE), COMMAND_BYTES_MAX)
-        self._server = RequestServer(serving, self._guard, self._serve, [*self._pages, *self._verbs, *bodies], bodies)
+        pages = [*self._pages, *self._verbs, *bodies]
+        made = None if queries is None else queries(self._guard)
+        self._server = RequestServer(serving, self._guard, self._serve, pages, bodies, made)
 
     def start(self) -> str:
         """Starts serving on background threads, writes the endpoint file, and returns the URL."""
         self._server.start()
         url = self._server.url
         needs = self._guard.reads_need_token
-        endpoint = Endpoint(os.getpid(), url, self._guard.token, self._mark, needs, str(own_identity()))
+        endpoint = Endpoint(
+            os.getpid(),
+            url,
+            self._guard.token,
+            self._mark,
+            needs,
+            str(own_identity()),
+            self._guard.state_token,
+            self._worker.committer.transactional_id,
+        )
         write_endpoint(self._endpoint, endpoint)
         threading.Thread(target=self._write_heartbeats, name="heartbeat", daemon=True).start()
         return url
@@ -397,6 +420,35 @@ def serve_worker(worker: Worker, processor: str, slot: str, settings: Settings) 
     """
     endpoint, checkpoints = settings.paths.endpoint(processor, slot), settings.paths.checkpoints(processor)
     serving, stuck_after_s = settings.serving, settings.stuck_after_s
-    server = ControlServer(worker, processor, slot, endpoint, checkpoints, serving, stuck_after_s)
-    _log.info("status and control", url=server.start())
+    queries = partial(state_routes, worker, slot, settings.paths.run)
+    server = ControlServer(worker, processor, slot, endpoint, checkpoints, serving, stuck_after_s, queries)
+    url = server.start()
+    if not serving.on_loopback:  # other machines can reach this worker
+        worker.committer.address = ADDRESS + advertised(serving, urlsplit(url).port or 0)
+    _log.info("status and control", url=url)
     return server
+
+
+def state_routes(worker: Worker, slot: str, endpoints: Path, guard: Guard) -> StateRoutes:
+    """Returns the routes of queries about a worker's state. ``endpoints`` is the folder of the endpoint files."""
+    cluster = worker.maintenance.cluster
+    held = WorkerTasks(worker, slot)
+    counts = PartitionCounts(worker.topology, cluster, worker.clock)
+    topics = [*(frame.topic for frame in worker.frames.values())]
+    forms = {topic.name: topic.formats.key_deserializer for topic in topics}
+    group, own = worker.options.group, worker.committer.transactional_id
+    peers = Peers(worker.topology, cluster, worker.clock, group, own, endpoints, guard.state_token)
+    return StateRoutes(StateService(held, counts, forms), peers, guard, worker.clock, held.global_row)
+
+
+def advertised(serving: ServingSettings, port: int) -> str:
+    """Returns host and port under which other workers reach a worker.
+
+    A server that listens on all addresses is reached by the name of its machine.
+    """
+    host = serving.advertised or {"0.0.0.0": "", "::": ""}.get(serving.host, serving.host)  # noqa: S104 # nosec B104
+    host = host or socket.gethostname()
+    bare = host.rpartition("]")[2]
+    if ":" in bare or (bare and ":" in host and not host.startswith("[")):
+        return host if host.startswith("[") or host.count(":") == 1 else f"[{host}]:{port}"
+    return f"{host}:{port}"

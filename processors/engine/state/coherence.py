@@ -19,7 +19,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.changelog.format import UNFINISHED
-from holdfast.processors.engine.state.databases.task_store import RESEEDING
+from holdfast.processors.engine.state.databases.task_meta import RESEEDING
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.topology import SourceLog, Topology
 

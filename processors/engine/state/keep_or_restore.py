@@ -17,7 +17,7 @@ from holdfast.processors.engine.state.coherence import (
     changelog_truncated,
     source_recreated,
 )
-from holdfast.processors.engine.state.databases.task_store import RESEEDING, StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import RESEEDING, StoreOffset, TaskMeta
 
 #: The maximum age of local state that is used, as a fraction of the changelog's delete.retention.ms. Kafka may have
 #: removed tombstones that were written after older state. A replay that begins from such state could miss deletes.

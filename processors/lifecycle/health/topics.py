@@ -23,7 +23,7 @@ from holdfast.infra.kafka.inspection.hanging_transactions import OpenTransaction
 from holdfast.infra.kafka.records import Partition, TopicFacts, TopicSpec
 from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.changelog.config import drift
-from holdfast.processors.engine.state.databases.task_store import RESEEDING
+from holdfast.processors.engine.state.databases.task_meta import RESEEDING
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
 from holdfast.processors.lifecycle.health.compaction import transaction_in_words
 

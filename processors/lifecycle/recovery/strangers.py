@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.kafka.errors import AccessRefused
-from holdfast.infra.kafka.records import Member
+from holdfast.infra.kafka.records import Member, worker_of
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.engine.changelog.names import is_worker_of, transactional_id
 from holdfast.processors.engine.state.folder import StateFolder
@@ -35,7 +35,7 @@ def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], s
     settings, have client ids of another form. So each slot (place of one worker) without a member in ``own`` may
     explain one member with such an id. If there are more such members than such slots, all of them are returned.
     """
-    others = [each for each in members if each.client_id not in own]
+    others = [each for each in members if worker_of(each.client_id) not in own]
     workers = [each for each in others if is_worker_of(processor, each.client_id)]
     unnamed = [each for each in others if not is_worker_of(processor, each.client_id)]
     unseen = max(0, slots - (len(members) - len(others)))

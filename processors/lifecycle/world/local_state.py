@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.state.databases.database import Databases
-from holdfast.processors.engine.state.databases.task_store import TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.exports import answer_of
 from holdfast.processors.engine.state.folder import StateFolder

@@ -34,6 +34,7 @@ from holdfast.processors.engine.runtime.ownership.changelog_replay import HELD_S
 from holdfast.processors.engine.runtime.ownership.checks.partitions_ours import check_still_ours, check_together
 from holdfast.processors.engine.runtime.ownership.checks.same_meaning import check_meaning
 from holdfast.processors.engine.runtime.ownership.fencing import LOOK_EVERY_S
+from holdfast.processors.engine.runtime.ownership.freshness import Freshness
 from holdfast.processors.engine.runtime.ownership.reseeds import Reseeds
 from holdfast.processors.engine.runtime.ownership.standby import Standbys
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
@@ -54,7 +55,8 @@ from holdfast.processors.engine.state.coherence import (
 )
 from holdfast.processors.engine.state.databases.database import Databases
 from holdfast.processors.engine.state.databases.scratch import ScratchFolder
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.keep_or_restore import RestorePlan, may_begin_empty, plan_restore, without_emptied
@@ -87,9 +89,8 @@ class Assignment:
         #: The worker's standbys: copies of tasks that run in other processes.
         self.standbys = Standbys(topology, cluster, folder, databases, options, checkpoints)
         self._tasks: dict[str, Task] = {}
-        self._by_partition: dict[Partition, Task] = {}
-        self._starts = dict[Partition, int]()
-        self.pending: list[Task] = []
+        self._by_partition, self._starts = dict[Partition, Task](), dict[Partition, int]()
+        self.freshness, self.pending = Freshness(), list[Task]()
         #: Seconds for which the loop may wait for records before it calls ``advance`` again.
         self.rest_s = 0.0
         self._fetching: dict[str, tuple[Task, CheckpointSearch]] = {}
@@ -226,6 +227,7 @@ class Assignment:
 
     def close_all(self) -> None:
         """Close all tasks, all standbys, and the consumer of the restores. A second call does nothing."""
+        self.freshness.left()
         self._restorer.close()
         self.standbys.close()
         for name in list(self._tasks):

@@ -33,7 +33,7 @@ from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.databases.keys import store_prefix
-from holdfast.processors.engine.state.databases.task_store import RESEEDING, StoreOffset
+from holdfast.processors.engine.state.databases.task_meta import RESEEDING, StoreOffset
 from holdfast.processors.engine.state.errors import StateFailed, StateIncoherent
 from holdfast.processors.engine.state.keep_or_restore import RestorePlan
 from holdfast.processors.engine.topology import SourceLog

@@ -15,7 +15,8 @@ import structlog
 
 from holdfast.processors.engine.runtime.ownership.changelog_replay import TaskRestore
 from holdfast.processors.engine.state.coherence import ChangelogFacts
-from holdfast.processors.engine.state.databases.task_store import RESEEDING, StoreOffset, TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import RESEEDING, StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.errors import StateIncoherent
 
 _log = structlog.get_logger("runtime.reseeds")

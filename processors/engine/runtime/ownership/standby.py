@@ -45,7 +45,8 @@ from holdfast.processors.engine.state.coherence import (
     topic_missing,
 )
 from holdfast.processors.engine.state.databases.database import Databases
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.keep_or_restore import RestorePlan, plan_restore

@@ -448,8 +448,8 @@ class Task(TaskFacts):
 
     @property
     def progressed(self) -> bool:
-        """Whether a commit is needed: positions, time, schedules or sources have moved, or new stores began empty."""
-        moved = self._positions != self._committed or bool(self._begun_empty)
+        """Whether a commit is needed: something has moved, new stores began empty, or ownership must be proven."""
+        moved = self._positions != self._committed or bool(self._begun_empty) or self._commits_again
         return moved or any(each is not None and each.dirty for each in (self.time, self.schedules, self.sources))
 
     def dirty_bytes(self) -> int:

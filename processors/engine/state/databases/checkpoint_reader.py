@@ -15,7 +15,7 @@ from pathlib import Path
 
 from holdfast.processors.engine.state.databases.database import DatabaseCorrupt
 from holdfast.processors.engine.state.databases.rocksdb import StateReader
-from holdfast.processors.engine.state.databases.task_store import TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 

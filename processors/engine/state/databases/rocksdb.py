@@ -23,7 +23,8 @@ from holdfast.processors.engine.state.databases.database import (
 )
 from holdfast.processors.engine.state.databases.keys import store_prefix
 from holdfast.processors.engine.state.databases.rocksdb_options import RocksMemory, database_options
-from holdfast.processors.engine.state.databases.task_store import BATCH_OPERATIONS_MAX, TaskMeta, items_of
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import BATCH_OPERATIONS_MAX, items_of
 from holdfast.processors.engine.state.errors import StateFailed
 
 #: Database files are copied in pieces of this size, in bytes.

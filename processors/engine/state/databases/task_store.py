@@ -14,23 +14,16 @@ Invariants:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import Any
 
 from holdfast.infra.log import get_logger
 from holdfast.processors.engine.changelog.format import (
     META_KEY,
-    Commands,
     FormatUnknown,
-    decode_json,
-    encode_json,
-    unknown_version,
 )
 from holdfast.processors.engine.state.databases.database import (
     Change,
@@ -40,16 +33,11 @@ from holdfast.processors.engine.state.databases.database import (
     Snapshot,
 )
 from holdfast.processors.engine.state.databases.keys import store_prefix
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
 from holdfast.processors.engine.state.databases.views import Views
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed, StateFailed
 
 _log = get_logger("state.task_store")
-
-META_VERSION = 1
-
-#: In the offsets of a store, this text replaces the changelog's topic id while the changelog is rewritten from local
-#: state.
-RESEEDING = "re-seeding"
 
 #: Suffix of the folder to which old local state is renamed. The folder is kept until the changelogs have restored the
 #: task.
@@ -58,72 +46,6 @@ ASIDE_SUFFIX = ".former"
 #: Maximum operations of one write. During a write, rocksdict holds the interpreter lock, so a large write would stop
 #: all threads.
 BATCH_OPERATIONS_MAX = 10_000
-
-
-class StoreOffset(NamedTuple):
-    """The position in a store's changelog up to which the store's data is complete. It is stored as a JSON list.
-
-    ``offset`` is the next changelog offset to replay. ``inputs`` are the input offsets of the last commit before
-    ``offset``.
-    """
-
-    topic: str
-    topic_id: str
-    offset: int
-    inputs: Mapping[str, int] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class TaskMeta:
-    """The offsets up to which a task's local data is complete. They are stored in the task's database, with the data.
-
-    Attributes:
-        inputs: The next input offset of each topic; the data includes the effects of all earlier messages.
-        restoring: Whether a replay is incomplete. The data then matches no input offset.
-        complete_at: The last time at which the data matched the whole changelog, in wall-clock seconds since 1970. A
-            replay changes this time only when it reaches the changelog's end. Tombstones that Kafka removed after this
-            time may be missing in the data.
-        commands: Names of the owner commands (changes that an operator requested) whose effects are in the data, oldest
-            first.
-        keys: For each store, lines of text that describe how the keys of its data were made, for example by
-            ``group_by``. A store has no entry if no commit recorded the lines.
-    """
-
-    inputs: Mapping[str, int] = field(default_factory=dict)
-    stores: Mapping[str, StoreOffset] = field(default_factory=dict)
-    transaction: int = 0
-    restoring: bool = False
-    complete_at: float = 0.0
-    sources: Mapping[str, str] = field(default_factory=dict)
-    version: int = META_VERSION
-    commands: Commands = msgspec.UNSET
-    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def reseeding(self) -> bool:
-        """Whether the changelog of a store is being rewritten from this data."""
-        return any(at.topic_id == RESEEDING for at in self.stores.values())
-
-    def encode(self) -> bytes:
-        """Encodes the offsets as JSON."""
-        return encode_json(self)
-
-    @staticmethod
-    def decode(raw: bytes) -> TaskMeta:
-        """Decodes offsets from JSON.
-
-        Raises:
-            FormatUnknown: The bytes have another format version.
-            DatabaseCorrupt: The bytes are not JSON, or a field is missing.
-        """
-        try:
-            fields = decode_json(raw)
-            if (version := fields.get("version")) == META_VERSION:
-                return msgspec.convert(fields, TaskMeta)
-        except (ValueError, AttributeError, RecursionError) as failure:
-            raise DatabaseCorrupt(f"the offsets can't be decoded ({failure}): {raw[:60]!r}") from failure
-        action = "Run the Holdfast version that wrote it, or delete the folder to restore from the changelog."
-        raise unknown_version("A state folder", version, META_VERSION, action=action)
 
 
 class TaskStore:
@@ -145,7 +67,7 @@ class TaskStore:
         self._databases = databases
         self._compaction: threading.Thread | None = None
         #: The views of the committed state for other threads.
-        self.views = Views(self._snapshot, TaskMeta.decode)
+        self.views = Views(self._snapshot)
         #: Whether the database is in bulk mode.
         self.in_bulk = bulk_records is not None
         try:

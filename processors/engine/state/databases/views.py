@@ -18,14 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition
-from typing import TYPE_CHECKING
 
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.state.databases.database import Snapshot
 from holdfast.processors.engine.state.databases.keys import store_prefix
-
-if TYPE_CHECKING:
-    from holdfast.processors.engine.state.databases.task_store import TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
 
 
 class NoView(Exception):
@@ -78,11 +75,10 @@ class Views:
 
     Args:
         snapshot: A function that makes a snapshot of the database.
-        decode: A function that decodes the record with the offsets.
     """
 
-    def __init__(self, snapshot: Callable[[], Snapshot], decode: Callable[[bytes], TaskMeta]) -> None:
-        self._snapshot, self._decode = snapshot, decode
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
         self._changed = Condition()
         self._current: View | None = None
         #: The views that readers use.
@@ -165,7 +161,7 @@ class Views:
                 raw = snapshot.get(META_KEY)
                 if raw is None:
                     raise NoView("the task has committed nothing yet")
-                self._meta = self._decode(raw)
+                self._meta = TaskMeta.decode(raw)
             if self._meta.restoring:
                 raise NoView("the state is being restored")
         except BaseException:

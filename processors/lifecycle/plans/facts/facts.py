@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.infra.kafka.records import KeysOf, Member, Partition, TopicFacts
+from holdfast.infra.kafka.records import KeysOf, Member, Partition, TopicFacts, worker_of
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.facts.behind import Behind
 from holdfast.processors.lifecycle.plans.facts.dead_letters import LetterFacts
@@ -442,8 +442,8 @@ def strangers_in(members: Sequence[Member], own: Set[str], alive: int) -> list[M
     that are not in ``own``. So each live slot without a member in ``own`` may explain one member with an unknown client
     id. If there are more unknown members than such slots, all unknown members are returned; otherwise none.
     """
-    named = [each for each in members if each.client_id in own]
-    others = [each for each in members if each.client_id not in own]
+    named = [each for each in members if worker_of(each.client_id) in own]
+    others = [each for each in members if worker_of(each.client_id) not in own]
     return others if len(others) > max(0, alive - len(named)) else []
 
 

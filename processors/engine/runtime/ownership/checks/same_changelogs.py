@@ -23,7 +23,7 @@ from holdfast.processors.engine.runtime.ports import Cluster
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import changelog_recreated, topic_missing
-from holdfast.processors.engine.state.databases.task_store import RESEEDING
+from holdfast.processors.engine.state.databases.task_meta import RESEEDING
 from holdfast.processors.engine.topology import Topology
 
 #: ``EVERY_S``: seconds between two checks. ``AGAIN_S``: seconds until a second check, which must confirm a difference.

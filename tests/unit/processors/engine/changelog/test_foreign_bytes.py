@@ -37,7 +37,7 @@ from holdfast.processors.engine.serving.failure_file import failure_file
 from holdfast.processors.engine.serving.local_checkpoints import superseded
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.state.databases.database import DatabaseCorrupt
-from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import StoreOffset, TaskMeta
 from holdfast.processors.engine.state.exports import line_of
 from holdfast.processors.snapshots.manifest import ManifestDamaged as SnapshotDamaged
 from holdfast.processors.snapshots.manifest import SnapshotManifest

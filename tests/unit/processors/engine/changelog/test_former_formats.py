@@ -15,7 +15,7 @@ from holdfast.infra.database.errors import RegistryNewerThanCode
 from holdfast.infra.database.registry import Registry
 from holdfast.processors.engine.changelog import format as changelog
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, CheckpointFile, Manifest
-from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import StoreOffset, TaskMeta
 from tests.parts.former_release import run_former, unpack
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,8 @@ from holdfast.processors.engine.checkpoints.ports import Job
 from holdfast.processors.engine.checkpoints.upload import Taken, Uploaded, Uploader
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases, StateReader
-from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 
 STORE, CHANGELOG, SOURCE = "counts", "group-counts-changelog", "orders"
 PLACE = Place("group", "orders-0")

@@ -7,7 +7,8 @@ from holdfast.processors.engine.checkpoints.fetch import CheckpointSearch
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 

@@ -16,7 +16,8 @@ from holdfast.infra.settings import CheckpointSettings
 from holdfast.processors.engine.checkpoints.keeper import RETRY_FIRST_S, CheckpointKeeper
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.process import InlineProcess

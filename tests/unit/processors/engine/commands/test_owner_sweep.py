@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
-from holdfast.processors.engine.commands.sweep import matching, message_key_of
+from holdfast.processors.engine.commands.sweep import matching
 from holdfast.processors.engine.runtime.owner_commands.commands import (
     Clear,
     CommandWrong,
@@ -22,6 +22,7 @@ from holdfast.processors.engine.runtime.owner_commands.commands import (
     decode,
     key_of,
 )
+from holdfast.processors.engine.state.databases.message_keys import message_key_of
 from holdfast.processors.engine.state.exports import ExportFile
 
 MESSAGE_KEYS = [b"", b"a", b"ab", b"abc", b"b", b"ba", b"aab", b"\xff", b"\xff\xff", b"a" * 300]

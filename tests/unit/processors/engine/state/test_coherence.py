@@ -11,7 +11,7 @@ from holdfast.processors.engine.state.coherence import (
     check_source,
     check_sources_same,
 )
-from holdfast.processors.engine.state.databases.task_store import RESEEDING, StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import RESEEDING, StoreOffset, TaskMeta
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.keep_or_restore import plan_restore
 

@@ -13,7 +13,8 @@ import pytest
 
 from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown, key_prefix
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed, StateFolderForeign
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.store import StoreState

@@ -16,7 +16,8 @@ from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.state.databases.database import Databases
 from holdfast.processors.engine.state.databases.memory import MemoryDatabases
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases, export
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.own_keys import RESERVED
 from holdfast.processors.engine.state.ranges import WrittenKeys, behind
 from holdfast.processors.engine.state.store import CELLS_MAX, StoreState

@@ -9,7 +9,8 @@ from holdfast.processors.engine.changelog.format import ValueNotStorable, encode
 from holdfast.processors.engine.record_size import RecordTooLarge
 from holdfast.processors.engine.state.databases.checkpoint_reader import fingerprint_checkpoint, iterate_checkpoint
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
 from holdfast.processors.engine.state.fingerprint import fingerprint_of
 from holdfast.processors.engine.state.folder import StateFolder

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.format import decode_value, encode_value
 from holdfast.processors.engine.state.databases.memory import MemoryDatabases
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.store import CELLS_MAX, StoreState
 from tests.mechanics.tiers import examples
 

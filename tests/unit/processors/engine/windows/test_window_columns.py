@@ -22,7 +22,8 @@ from holdfast.processors.engine.runtime.task.columns import WindowedStream, colu
 from holdfast.processors.engine.runtime.task.task_time import TaskTime
 from holdfast.processors.engine.runtime.task.timed_steps import time_of
 from holdfast.processors.engine.state.databases.memory import MemoryDatabases
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.windows.by_columns import ColumnarWindows

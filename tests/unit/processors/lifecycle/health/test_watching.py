@@ -14,7 +14,7 @@ from holdfast import Application
 from holdfast.infra.kafka.inspection.hanging_transactions import OpenTransaction
 from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
-from holdfast.processors.engine.state.databases.task_store import RESEEDING
+from holdfast.processors.engine.state.databases.task_meta import RESEEDING
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.health.topics import (
     HELD_S,

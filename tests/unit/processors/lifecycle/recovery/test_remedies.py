@@ -10,7 +10,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, MembershipLost, ProducerFenced
 from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.engine.state.coherence import ChangelogFacts, check_inputs, check_source, check_sources_same
-from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import StoreOffset, TaskMeta
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed, StateFolderTaken, StateIncoherent
 from holdfast.processors.engine.state.keep_or_restore import plan_restore
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Failed, Stuck

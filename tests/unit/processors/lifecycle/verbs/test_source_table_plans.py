@@ -21,7 +21,7 @@ from holdfast.processors.application.arguments import ApplicationInvalid
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.provisioning import CreateTopic, plan
 from holdfast.processors.engine.state.coherence import ChangelogFacts
-from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import StoreOffset, TaskMeta
 from holdfast.processors.engine.state.keep_or_restore import doubt_of_tail, may_begin_empty, plan_restore
 from holdfast.processors.engine.table_topics import lost_records, table_warnings
 from holdfast.processors.engine.topology import SourceLog, Topology

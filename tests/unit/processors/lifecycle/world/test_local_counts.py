@@ -11,7 +11,7 @@ import pytest
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.format import META_KEY, encode_value, key_prefix
 from holdfast.processors.engine.state.databases.keys import store_prefix
-from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import StoreOffset, TaskMeta
 from holdfast.processors.lifecycle.plans.facts.facts import Counted, read_facts
 from holdfast.processors.lifecycle.plans.requests import Everything
 from holdfast.processors.lifecycle.world.local_state import LocalFolders

@@ -22,7 +22,8 @@ from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.databases.rocksdb_options import BLOCK_CACHE_BYTES, RocksMemory
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.keep_or_restore import RestorePlan
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 

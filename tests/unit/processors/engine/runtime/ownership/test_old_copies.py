@@ -19,7 +19,8 @@ from holdfast.processors.engine.checkpoints import decision
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 

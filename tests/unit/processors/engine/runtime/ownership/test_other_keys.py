@@ -15,7 +15,7 @@ import pytest
 from holdfast import Application, Count, InlineProcess, InMemoryCluster, load_settings, same_as
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, Manifest
-from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import StoreOffset, TaskMeta
 from holdfast.processors.engine.state.errors import StateIncoherent
 
 FLIGHTS = [{"carrier": carrier, "plane": f"N{number % 3}"} for number, carrier in enumerate("LBLALBLL")]

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.processors.engine.runtime.ownership.reseeds import stores_to_reseed
 from holdfast.processors.engine.state.coherence import ChangelogFacts
-from holdfast.processors.engine.state.databases.task_store import RESEEDING, StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import RESEEDING, StoreOffset, TaskMeta
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.keep_or_restore import plan_restore
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.processors.engine.state.databases.memory import MemoryDatabases
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.dated_values import NUMBERS, DatedValues, Dating, Rest, line_of
 from holdfast.processors.engine.state.time.declared_store import DeclaredState

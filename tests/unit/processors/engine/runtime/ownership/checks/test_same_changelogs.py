@@ -8,7 +8,7 @@ from holdfast.infra.kafka.errors import BrokerUnreachable, TopicUnusable
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.runtime.ownership.checks.same_changelogs import AGAIN_S, EVERY_S, SameChangelogs, parted
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
-from holdfast.processors.engine.state.databases.task_store import RESEEDING
+from holdfast.processors.engine.state.databases.task_meta import RESEEDING
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
 

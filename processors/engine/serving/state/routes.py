@@ -1,0 +1,389 @@
+"""The routes of queries about state.
+
+    GET /stores                                the stores, their kinds and partitions
+    GET /stores/{store}/keys/{key}             one key: ?state_key= &prefix= &start= &end= &limit= &page= &raw=true
+    GET /stores/{store}/keys                   many keys: ?key=a&key=b, or a page: &prefix= &start= &end= &partition=
+    GET /stores/{store}/windows/{key}          windows of one key: ?from= &to= (milliseconds since 1970)
+    GET /stores/{store}/count                  an estimate of the records
+    GET /tables/{table}/{key}                  the row of a table
+    GET /global-tables/{topic}/{key}           the row of a global table
+    GET /openapi.json                          this list as an OpenAPI document
+
+All routes of state also take ``encoding=base64`` (keys), ``after``, ``max_age``, ``stale_ok``, ``wait`` and
+``redirect=true``. ``queries.demand`` explains them.
+
+    status   meaning
+    200      the answer, with its position
+    404      no such store (``error``), or no such key (``found`` is false, with the positions that were read)
+    400      the query is wrong
+    401      the token is missing or wrong
+    421      a forwarded query reached a worker that does not own the task
+    503      no worker can answer now: the reason, and ``Retry-After``
+
+A query is answered at once if this worker has the state. Otherwise it goes to a thread, which asks the owner.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlencode
+
+import msgspec
+
+from holdfast.infra.clock import Clock
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.joins.table_rows import ROW
+from holdfast.processors.engine.queries.demand import WAIT_MAX_S, WAIT_S, Demand, parse_after
+from holdfast.processors.engine.queries.entries import MessageKeys, StateKeys
+from holdfast.processors.engine.queries.errors import QueryWrong, StateAway, StoreUnknown
+from holdfast.processors.engine.queries.service import (
+    KEYS_MAX,
+    LIMIT,
+    LIMIT_MAX,
+    KeyQuery,
+    NotHere,
+    RawValue,
+    ScanQuery,
+    StateService,
+    page_key,
+)
+from holdfast.processors.engine.serving.guard import Guard
+from holdfast.processors.engine.serving.requests import Answer, Head, Later
+from holdfast.processors.engine.serving.state.openapi import DOCUMENT
+from holdfast.processors.engine.serving.state.peers import MISDIRECTED, Peer, Peers
+from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
+from holdfast.processors.engine.state.time.time_records import Span
+
+_PAGES = ("/stores", "/tables/", "/global-tables/")
+OPENAPI = "/openapi.json"
+_encode = msgspec.json.encode
+
+#: A function that returns whether a global table has a row of a key, and the row.
+GlobalRow = Callable[[str, bytes], tuple[bool, Any]]
+#: The parameters of a query: each name with its values.
+Params = Mapping[str, list[str]]
+
+
+class _Blocks(Exception):
+    """The query can't be answered without blocking."""
+
+
+class StateRoutes:
+    """Serves queries about state.
+
+    Args:
+        service: Answers from the state of this worker.
+        peers: Finds and asks other workers; None answers only from this worker.
+    """
+
+    def __init__(
+        self, service: StateService, peers: Peers | None, guard: Guard, clock: Clock, global_row: GlobalRow
+    ) -> None:
+        self._service, self._peers, self._guard, self._clock = service, peers, guard, clock
+        self._global_row = global_row
+
+    def serves(self, page: str) -> bool:
+        """Whether a path belongs to these routes."""
+        return page.startswith(_PAGES) or page == OPENAPI
+
+    def at_once(self, head: Head) -> Answer | Later | None:
+        """Answers a request without blocking; None if it must be answered on a thread."""
+        return self._answer(head, blocking=False) if self._service.is_ready or head.page == OPENAPI else None
+
+    def on_thread(self, head: Head) -> Answer | Later:
+        """Answers a request. The call may block, for example while another worker answers."""
+        return self._answer(head, blocking=True) or _error(500, "the query was not answered")
+
+    # -- one request -----------------------------------------------------------------------------------------------
+
+    def _answer(self, head: Head, *, blocking: bool) -> Answer | Later | None:
+        until = self._clock.monotonic()
+        try:
+            parts = [unquote(part, errors="strict") for part in head.page.split("/")[1:]]
+            params = parse_qs(head.query, keep_blank_values=True, strict_parsing=bool(head.query), max_num_fields=200)
+            demand = demand_of(params)
+            until += demand.wait_s
+        except (UnicodeDecodeError, ValueError) as failure:
+            return _error(400, f"The path or the query can't be decoded: {failure}.")
+        except QueryWrong as wrong:
+            return refusal(wrong)
+        if head.page == OPENAPI:
+            return Answer(200, DOCUMENT)
+        if not self._guard.admits_state(parts[1] if len(parts) > 1 else "", head.authorization):
+            return _error(401, "the token is missing or wrong: send a token of state as Authorization: Bearer")
+        return self._attempt(_Request(head, parts, params, demand), until, blocking=blocking)
+
+    def _attempt(self, request: _Request, until: float, *, blocking: bool) -> Answer | Later | None:
+        try:
+            return self._routed(request, blocking=blocking)
+        except _Blocks:
+            return None
+        except StateAway as away:
+            if away.waits and self._clock.monotonic() < until:
+                return Later(partial(self._again, request, until))
+            return refusal(away)
+        except (QueryWrong, StoreUnknown) as wrong:
+            return refusal(wrong)
+
+    def _again(self, request: _Request, until: float) -> Answer | Later | None:
+        return self._attempt(request, until, blocking=False) if self._service.is_ready else None
+
+    def _routed(self, request: _Request, *, blocking: bool) -> Answer | Later:
+        match request.parts:
+            case ["stores"]:
+                return Answer(200, {"stores": self._service.stores()})
+            case ["stores", store, "keys", key]:
+                return self._key(request, self._query(request, store, key), blocking=blocking)
+            case ["stores", store, "keys"] if "key" in request.params:
+                return self._many(request, store, blocking=blocking)
+            case ["stores", store, "keys"]:
+                return self._scan(request, store, blocking=blocking)
+            case ["stores", store, "windows", key]:
+                span = Span(_milliseconds(request.params, "from", 0), _milliseconds(request.params, "to"))
+                return self._key(request, replace(self._query(request, store, key), span=span), blocking=blocking)
+            case ["stores", store, "count"]:
+                return Answer(200, self._service.count(store))
+            case ["tables", table, key]:
+                query = replace(self._query(request, table, key), keys=StateKeys(one=ROW))
+                return self._key(request, query, blocking=blocking)
+            case ["global-tables", topic, key]:
+                return self._global(request, topic, key)
+            case _:
+                return _error(404, f"no such route; {OPENAPI} has the routes")
+
+    def _query(self, request: _Request, store: str, key: str) -> KeyQuery:
+        params = request.params
+        keys = StateKeys(_text(params, "state_key"), _text(params, "prefix") or "", _text(params, "start") or "")
+        return KeyQuery(
+            store,
+            key,
+            is_base64=_is_base64(params),
+            keys=replace(keys, end=_text(params, "end")),
+            limit=_whole(params, "limit", LIMIT, least=1, most=LIMIT_MAX),
+            after=page_key(_text(params, "page") or ""),
+            partition=_whole(params, "partition", None, least=0, most=1 << 31),
+        )
+
+    def _key(self, request: _Request, query: KeyQuery, *, blocking: bool) -> Answer | Later:
+        key, places = self._service.candidates(query)
+        read: list[Any] = []
+        for partition in places:
+            try:
+                if _flag(request.params, "raw"):
+                    value = self._service.raw(query, key, partition, request.demand)
+                    if value is not None:
+                        return _raw(value)
+                    continue
+                document = self._service.key(query, key, partition, request.demand)
+            except NotHere as elsewhere:
+                answer = self._elsewhere(request, elsewhere, blocking=blocking)
+                if answer.code != 404 or len(places) == 1 or request.head.is_forwarded:
+                    return answer
+                document = msgspec.json.decode(bytes(answer.body) if isinstance(answer.body, bytes) else b"{}")
+                if "position" not in document:
+                    return answer
+            if document["found"]:
+                return Answer(200, _encode(document))
+            read.append(document["position"])
+        absent: dict[str, Any] = {"store": query.store, "key": query.key, "found": False}
+        if len(read) == 1:
+            absent["position"] = read[0]
+        return Answer(404, _encode({**absent, "positions": read}))
+
+    def _many(self, request: _Request, store: str, *, blocking: bool) -> Answer | Later:
+        keys = request.params["key"]
+        if len(keys) > KEYS_MAX:
+            raise QueryWrong(
+                f"The query has {len(keys)} keys; expected at most {KEYS_MAX}.",
+                action="Split the keys into several queries.",
+                seen=len(keys),
+                expected=KEYS_MAX,
+            )
+        rows = []
+        for key in keys:
+            one = replace(request, params={name: each for name, each in request.params.items() if name != "key"})
+            one = replace(one, target=f"/stores/{quote(store, safe='')}/keys/{quote(key, safe='')}")
+            answer = self._key(one, self._query(one, store, key), blocking=blocking)
+            if not isinstance(answer, Answer) or answer.code not in (200, 404):
+                return answer
+            rows.append(msgspec.Raw(answer.body if isinstance(answer.body, bytes) else _encode(answer.body)))
+        return Answer(200, _encode({"store": store, "rows": rows}))
+
+    def _scan(self, request: _Request, store: str, *, blocking: bool) -> Answer | Later:
+        """One page of keys. ``next`` of the answer leads through this partition, and then to the next partition."""
+        if not blocking:
+            raise _Blocks  # a page may need many reads, and the thread of the connections must not wait for them
+        params, form = request.params, partial(self._low_high, store)
+        page = _text(params, "page") or ""
+        number, _, after = page.partition(".")
+        only = _whole(params, "partition", None, least=0, most=1 << 31)
+        if page and not (number.isascii() and number.isdigit()):
+            page_key("?")
+        partition = only if only is not None else int(number or 0)
+        limit = _whole(params, "limit", LIMIT, least=1, most=LIMIT_MAX)
+        assert limit is not None
+        query = ScanQuery(store, partition, form(params), limit, page_key(after))
+        try:
+            document = self._service.scan(query, request.demand)
+        except NotHere as elsewhere:
+            return self._elsewhere(request, elsewhere, blocking=blocking)
+        left = document.pop("after")
+        if left is not None:
+            document["next"] = f"{partition}.{base64.urlsafe_b64encode(left).decode()}"
+        elif only is None and partition + 1 < self._service.partitions(store):
+            document["next"] = f"{partition + 1}."
+        return Answer(200, _encode(document))
+
+    def _low_high(self, store: str, params: Params) -> MessageKeys:
+        prefix, start, end = (_text(params, name) for name in ("prefix", "start", "end"))
+        as_bytes = partial(self._service.key_bytes, store, is_base64=_is_base64(params))
+        if prefix is not None and (start is not None or end is not None):
+            raise QueryWrong(
+                "The query has `prefix` beside `start` or `end`; expected one of both.",
+                action="Send `prefix`, or `start` and `end`.",
+            )
+        if prefix is not None:
+            return MessageKeys.beginning_with(as_bytes(prefix) if _is_base64(params) else prefix.encode())
+        return MessageKeys(b"" if start is None else as_bytes(start), None if end is None else as_bytes(end))
+
+    def _global(self, request: _Request, topic: str, key: str) -> Answer:
+        found, row = self._global_row(topic, self._service.global_key(topic, key, is_base64=_is_base64(request.params)))
+        return Answer(200 if found else 404, _encode({"table": topic, "key": key, "found": found, "row": row}))
+
+    # -- other workers ---------------------------------------------------------------------------------------------
+
+    def _elsewhere(self, request: _Request, elsewhere: NotHere, *, blocking: bool) -> Answer:
+        """Answers with the help of the task's owner: forwards the query, or redirects the client to the owner."""
+        if request.head.is_forwarded:
+            return _error(MISDIRECTED, f"this worker does not have task {elsewhere}")
+        if self._peers is None:
+            raise StateAway(f"This worker does not have task {elsewhere}.", task=str(elsewhere))
+        if not blocking:
+            raise _Blocks
+        peer = self._peers.owner_of(elsewhere.subtopology, elsewhere.partition)
+        if _flag(request.params, "redirect"):
+            return Answer(307, {"owner": peer.url}, headers={"Location": peer.url + request.forwarded(elsewhere)})
+        asked_at = self._clock.monotonic()
+        answer = self._ask(peer, request, elsewhere)
+        if answer.code == MISDIRECTED:
+            peer = self._peers.owner_of(elsewhere.subtopology, elsewhere.partition, newer_than=asked_at)
+            answer = self._ask(peer, request, elsewhere)
+        if answer.code == MISDIRECTED:
+            raise StateAway(f"Task {elsewhere} is moving between workers.", task=str(elsewhere))
+        return answer
+
+    def _ask(self, peer: Peer, request: _Request, elsewhere: NotHere) -> Answer:
+        assert self._peers is not None
+        return self._peers.ask(peer, request.forwarded(elsewhere), request.demand.wait_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A request: its head, the decoded parts of its path, its parameters, and what it demands."""
+
+    head: Head
+    parts: list[str]
+    params: Params
+    demand: Demand
+    #: The path of a query about one of several keys.
+    target: str = ""
+
+    def forwarded(self, elsewhere: NotHere) -> str:
+        """The path and query with which another worker is asked about one partition."""
+        params = {name: each for name, each in self.params.items() if name not in ("partition", "redirect")}
+        params["partition"] = [str(elsewhere.partition)]
+        return f"{self.target or self.head.page}?{urlencode(params, doseq=True)}"
+
+
+def demand_of(params: Params) -> Demand:
+    """Parses the demands of a query. Raises QueryWrong."""
+    return Demand(
+        parse_after(params.get("after", ())),
+        _seconds(params, "max_age", None),
+        _seconds(params, "stale_ok", None),
+        _seconds(params, "wait", WAIT_S, most=WAIT_MAX_S) or 0.0,
+    )
+
+
+def refusal(failure: HoldfastError) -> Answer:
+    """Returns the answer for a query that gets no state."""
+    body = {"error": failure.message, "action": failure.action, "fields": failure.as_dict()["fields"]}
+    match failure:
+        case StateAway(retry_after_s=seconds):
+            return Answer(503, body, headers={"Retry-After": str(math.ceil(seconds))})
+        case StoreUnknown():
+            return Answer(404, body)
+        case _:
+            return Answer(400, body)
+
+
+def _error(code: int, why: str, *, retry_after_s: float | None = None) -> Answer:
+    headers = {} if retry_after_s is None else {"Retry-After": str(math.ceil(retry_after_s))}
+    return Answer(code, {"error": why}, headers=headers)
+
+
+def _raw(value: RawValue) -> Answer:
+    position = _encode(value.position.as_dict()).decode()
+    return Answer(200, value.payload, value.content_type, {"Holdfast-Position": position})
+
+
+def _text(params: Params, name: str) -> str | None:
+    found = params.get(name)
+    if found is not None and len(found) > 1:
+        raise QueryWrong(f"`{name}` is given {len(found)} times; expected once.", action=f"Send `{name}` once.")
+    return None if found is None else found[0]
+
+
+def _flag(params: Params, name: str) -> bool:
+    text = _text(params, name)
+    if text not in (None, "true", "false"):
+        raise QueryWrong(f"`{name}` is {text!r}; expected true or false.", action=f"Send {name}=true, or leave it out.")
+    return text == "true"
+
+
+def _is_base64(params: Params) -> bool:
+    text = _text(params, "encoding")
+    if text not in (None, "text", "base64"):
+        raise QueryWrong(f"`encoding` is {text!r}; expected text or base64.", action="Send encoding=base64.")
+    return text == "base64"
+
+
+def _whole(params: Params, name: str, default: Any, *, least: int, most: int) -> Any:
+    text = _text(params, name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= most):
+        raise QueryWrong(
+            f"`{name}` is {text[:40]!r}; expected a number from {least} to {most}.",
+            action=f"Send `{name}` in this range, and read further entries with `page`.",
+            seen=text[:40],
+            expected=most,
+        )
+    return int(text)
+
+
+def _seconds(params: Params, name: str, default: float | None, *, most: float = 1e9) -> float | None:
+    text = _text(params, name)
+    if text is None:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= most:
+        raise QueryWrong(
+            f"`{name}` is {text[:40]!r}; expected seconds from 0 to {most:g}.",
+            action=f"Send, for example, {name}=2.",
+            seen=text[:40],
+        )
+    return seconds
+
+
+def _milliseconds(params: Params, name: str, default: int = EVENT_TIME_END_MS) -> int:
+    made: int = _whole(params, name, default, least=0, most=EVENT_TIME_END_MS)
+    return made
