@@ -177,6 +177,8 @@ class GroupConsumer:
             "auto.offset.reset": "error",
             "error_cb": self._on_library_error,
         }
+        #: Seconds without a heartbeat after which the group removes this member.
+        self.session_s = float(settings["session.timeout.ms"]) / 1000
         self._cooperative = "cooperative" in str(settings["partition.assignment.strategy"])
         self._consumer = Consumer(settings, logger=library_logger())
 

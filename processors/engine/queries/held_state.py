@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from holdfast.infra.clock import Clock
 from holdfast.processors.engine.queries.demand import Demand, Position
 from holdfast.processors.engine.queries.errors import QueryWrong, StateAway, StoreUnknown
-from holdfast.processors.engine.runtime.ownership.freshness import GAP_S, Freshness, Ownership, Seen
+from holdfast.processors.engine.runtime.ownership.freshness import Freshness, Ownership
 from holdfast.processors.engine.runtime.task.facts import TaskFacts, TaskPhase
 from holdfast.processors.engine.state.databases.views import NoView, View
 from holdfast.processors.engine.topology import StoreSpec, Subtopology, Topology
@@ -88,15 +88,15 @@ def opened(held: HeldTasks, sub: Subtopology, partition: int, demand: Demand) ->
     demanded = _of_task(demand, sub, partition)
     task = next((each for each in held.owned() if each.name == name), None)
     if task is not None and task.store is not None and demand.stale_ok_s is None:
-        # The time of the last turn is read before the view is made. So the view has at least the commits of that turn.
-        seen = held.freshness.seen
+        # The age is that of the turn before the view is made. So the view has at least the commits of that turn.
+        known_at = _known_at(held)
         with _view_of(task, held) as view:
-            age_s = _owned_age_s(seen, held.clock.monotonic())
+            age_s = max(0.0, held.clock.monotonic() - known_at)
             _check_age(age_s, demand)
             _check_position(view, demanded)
             yield Read(view, _position(view, partition, age_s, "owner", held.slot))
             # The process may have been frozen while the answer was built.
-            _owned_age_s(held.freshness.seen, held.clock.monotonic())
+            _known_at(held)
         return
     if demand.stale_ok_s is not None:
         with _stale(held, task, name, demand, demanded) as read:
@@ -133,18 +133,18 @@ def _view_of(task: TaskFacts, held: HeldTasks) -> Iterator[View]:
         ) from None
 
 
-def _owned_age_s(seen: Seen, now: float) -> float:
-    """Returns the seconds since the worker last knew that its tasks are its own. Raises StateAway."""
-    age_s = max(0.0, now - seen.turned_at)
-    if seen.ownership is Ownership.UNKNOWN:
+def _known_at(held: HeldTasks) -> float:
+    """Returns the monotonic seconds at which the worker last knew that its tasks are its own. Raises StateAway."""
+    ownership, turned_at = held.freshness.seen
+    if ownership is Ownership.UNKNOWN:
         raise StateAway("The worker is not in its group now.", retry_after_s=RETRY_MOVE_S, waits=True)
-    if seen.ownership is Ownership.DOUBTED or age_s > GAP_S:
+    if ownership is Ownership.DOUBTED or held.clock.monotonic() - turned_at > held.freshness.gap_s:
         raise StateAway(
             "The worker was silent for a long time, so another worker may own the task. It commits to find out.",
             retry_after_s=RETRY_MOVE_S,
             waits=True,
         )
-    return age_s
+    return turned_at
 
 
 def _check_age(age_s: float, demand: Demand) -> None:

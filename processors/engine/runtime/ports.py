@@ -36,6 +36,10 @@ class GroupMember(Protocol):
         """Return at most ``records_max`` records after at most ``timeout_s`` seconds; rebalance callbacks run here."""
 
     @property
+    def session_s(self) -> float:
+        """Seconds without a heartbeat after which the group removes this member."""
+
+    @property
     def brokers_down_s(self) -> float:
         """Seconds since the last contact with any broker; 0 while a broker is reachable."""
 

@@ -1,6 +1,6 @@
 """Says whether a worker may still believe that its tasks belong to it, for threads that answer queries.
 
-    UNKNOWN ──first turn as a member──► KNOWN ──no turn for ``GAP_S``──► DOUBTED ──commit──► KNOWN
+    UNKNOWN ──first turn as a member──► KNOWN ──no turn for ``gap_s``──► DOUBTED ──commit──► KNOWN
        ▲───────────left the group─────────┴───────────────────────────────┘
 
 A process may be frozen, for example by SIGSTOP or by a machine that is paused. Meanwhile, the group gives its tasks to
@@ -20,10 +20,10 @@ from typing import NamedTuple, Protocol
 
 from holdfast.processors.engine.runtime.task.facts import TaskFacts
 
-#: Seconds. A worker whose loop has made no turn for longer than this answers no queries. After such a gap, it answers
-#: again when a commit has succeeded. The group's session (10 s unless set otherwise) must be longer than this time and
-#: the interval of heartbeats (2 s) together.
-GAP_S = 5.0
+#: A worker whose loop has made no turn for longer than this answers no queries. After such a gap, it answers again when
+#: a commit has succeeded. In seconds, and as a part of the group's session: a member that was silent for a shorter time
+#: is still in the group, because it has sent a heartbeat in the rest of the session.
+GAP_S_MAX, GAP_OF_SESSION = 5.0, 0.5
 
 
 class Ownership(Enum):
@@ -53,12 +53,14 @@ class Freshness:
 
     def __init__(self) -> None:
         self.seen = Seen(Ownership.UNKNOWN, float("-inf"))
+        #: Seconds without a turn after which the ownership is doubted.
+        self.gap_s = GAP_S_MAX
         #: Whether a query has asked. A worker that nobody asks needs no proof.
         self.is_asked = False
         #: Whether the proof is under way: tasks that must commit are not proven yet.
         self._proves = False
 
-    def turn(self, tasks: Sequence[TaskFacts], work: CommitDue, now: float) -> None:
+    def turn(self, tasks: Sequence[TaskFacts], work: CommitDue, now: float, session_s: float) -> None:
         """Notes a turn of the loop: a poll returned, and did not say that the membership is lost.
 
         If the tasks are doubted, and a query waits for the proof, the next commit contains all running tasks.
@@ -67,11 +69,13 @@ class Freshness:
             tasks: The tasks of this worker.
             work: Takes the time at which a commit is due.
             now: Monotonic seconds.
+            session_s: Seconds without a heartbeat after which the group removes this member.
         """
+        self.gap_s = min(GAP_S_MAX, session_s * GAP_OF_SESSION)
         known, at = self.seen
         if known is Ownership.UNKNOWN:
             known = Ownership.KNOWN
-        elif now - at > GAP_S:
+        elif now - at > self.gap_s:
             known, self._proves = Ownership.DOUBTED, False
         owned = [task for task in tasks if task.running]
         if known is Ownership.DOUBTED and self._proves and not any(task.must_commit for task in owned):

@@ -231,11 +231,14 @@ class StateRoutes:
         try:
             document = self._service.scan(query, request.demand)
         except NotHere as elsewhere:
-            return self._elsewhere(request, elsewhere, blocking=blocking)
+            answer = self._elsewhere(request, elsewhere, blocking=blocking)
+            if answer.code != 200 or not isinstance(answer.body, bytes):
+                return answer
+            document = {"after": None, **msgspec.json.decode(answer.body)}
         left = document.pop("after")
         if left is not None:
             document["next"] = f"{partition}.{base64.urlsafe_b64encode(left).decode()}"
-        elif only is None and partition + 1 < self._service.partitions(store):
+        elif "next" not in document and only is None and partition + 1 < self._service.partitions(store):
             document["next"] = f"{partition + 1}."
         return Answer(200, _encode(document))
 

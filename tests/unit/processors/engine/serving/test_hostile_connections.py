@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.settings import ServingSettings
+from holdfast.processors.engine.serving import connection as one_connection
 from holdfast.processors.engine.serving import connections
 from holdfast.processors.engine.serving.connections import RequestServer
 from holdfast.processors.engine.serving.guard import Guard
@@ -87,7 +88,7 @@ def test_a_connection_ends_at_its_deadline_however_often_it_sends(
     serve: Callable[[], RequestServer], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     for limit in ("REQUEST_S", "ANSWER_S", "DRAIN_S"):
-        monkeypatch.setattr(connections, limit, 0.15)
+        monkeypatch.setattr(one_connection, limit, 0.15)
     server = serve()
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as slow:
         slow.sendall(KINDS[kind])

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast.infra.settings import ServingSettings
+from holdfast.processors.engine.serving import connection as one_connection
 from holdfast.processors.engine.serving import connections
 from holdfast.processors.engine.serving.connections import RequestServer, ServingImpossible
 from holdfast.processors.engine.serving.guard import Guard
@@ -99,7 +100,7 @@ def test_refusals_do_not_fill_the_log(server: RequestServer) -> None:
 
 
 def test_who_says_nothing_is_hung_up_on(server: RequestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REQUEST_S", 0.1)
+    monkeypatch.setattr(one_connection, "REQUEST_S", 0.1)
     token = server.rules.guard.token.encode()
     post = b"POST /a HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Length: 9\r\n\r\n1" % token
     for beginning in (b"", b"GET /a HTTP/1.1\r\n", post):
