@@ -89,6 +89,8 @@ class Connection:
         self._unsent = memoryview(b"")
         self._drained = self._reads = 0
         self._keeps = self._was_answered = False
+        #: Whether the event loop watches for bytes of the client, and for room to send.
+        self._listens, self._sends = True, False
         self._again: asyncio.TimerHandle | None = None
         self._deadline = loop.call_later(REQUEST_S, self.close)
         loop.add_reader(self._descriptor, self.read)
@@ -127,7 +129,7 @@ class Connection:
         self._phase = _Phase.CLOSED
         self._deadline.cancel()
         self._read_no_more()
-        self._loop.remove_writer(self._descriptor)
+        self._send_no_more()
         self._socket.close()
         self._received, self._unsent = bytearray(), memoryview(b"")
         self._server.forget(self)
@@ -157,10 +159,14 @@ class Connection:
             self._again = self._loop.call_later(_READ_AGAIN_S, self._read_on)
 
     def _read_on(self) -> None:
-        self._loop.add_reader(self._descriptor, self.read)
+        if not self._listens:
+            self._listens = True
+            self._loop.add_reader(self._descriptor, self.read)
 
     def _read_no_more(self) -> None:
-        self._loop.remove_reader(self._descriptor)
+        if self._listens:
+            self._listens = False
+            self._loop.remove_reader(self._descriptor)
         if self._again is not None:
             self._again.cancel()
             self._again = None
@@ -188,8 +194,9 @@ class Connection:
         del self._received[: self._head.body_bytes]
         self._phase = _Phase.SERVED
         self._deadline.cancel()
-        self._read_no_more()
         self._server.serve(self, self._head, body)
+        if self.is_answered_soon:  # otherwise the answer is sent already, and nothing had to be changed
+            self._read_no_more()
 
     def _refuse(self, refused: Refused) -> None:
         self._server.refused(self._client, refused)
@@ -209,9 +216,10 @@ class Connection:
             self._received = bytearray()
         self._phase, self._unsent = _Phase.ANSWERED, memoryview(answer)
         self._deadline.cancel()
-        self._deadline = self._loop.call_later(ANSWER_S, self.close)
         self._write()
         if self._unsent:
+            self._deadline = self._loop.call_later(ANSWER_S, self.close)
+            self._sends = True
             self._loop.add_writer(self._descriptor, self._write)
             self._server.bound_unsent()
         self._server.place_freed()
@@ -231,15 +239,20 @@ class Connection:
         self._phase = _Phase.DRAINED
         self._deadline.cancel()
         self._deadline = self._loop.call_later(DRAIN_S, self.close)
-        self._loop.remove_writer(self._descriptor)
+        self._send_no_more()
         self._read_on()
+
+    def _send_no_more(self) -> None:
+        if self._sends:
+            self._sends = False
+            self._loop.remove_writer(self._descriptor)
 
     def _next_request(self) -> None:
         """Waits for the next query. A client may have sent it already."""
         self._phase, self._head, self._reads, self._was_answered = _Phase.READING, None, 0, True
         self._deadline.cancel()
         self._deadline = self._loop.call_later(NEXT_REQUEST_S, self.close)
-        self._loop.remove_writer(self._descriptor)
+        self._send_no_more()
         self._server.reads_on(self)
         self._read_on()
         if self._received:

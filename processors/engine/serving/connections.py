@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -49,6 +50,9 @@ _log = structlog.get_logger("serving")
 
 #: Seconds between two attempts to answer a query that waits for a commit.
 LOOK_AGAIN_S = 0.01
+#: The interpreter's switch interval while queries come, in seconds. Python's is 5 ms, which each system call of a query
+#: would wait. ``HURRY_S``: seconds without a query after which the former interval is set again.
+SWITCH_S, HURRY_S = 0.0005, 1.0
 #: Maximum number of open connections. If all are in use, a new connection replaces an old one, for example one whose
 #: request head is incomplete.
 AT_ONCE_MAX = 128
@@ -130,6 +134,9 @@ class RequestServer:
         #: Open connections, oldest first. A connection whose client reads some of the answer moves to the end.
         self._open: dict[Connection, None] = {}
         self._accepting = self._closing = self._rests = False
+        self._queried_at = 0.0
+        #: The interpreter's switch interval before the first query; None while no queries come.
+        self._former_interval_s: float | None = None
         self._allowance = Allowance(_ACCEPTS_PER_S, _ACCEPTS_MAX)
 
     @property
@@ -166,6 +173,8 @@ class RequestServer:
         try:
             loop.run_forever()
         finally:
+            self._closing = True
+            self._calm()
             for connection in list(self._open):
                 connection.close()
             loop.close()
@@ -319,11 +328,33 @@ class RequestServer:
 
     def _query(self, connection: Connection, head: Head, queries: Queries) -> None:
         """Answers a query at once, or on a thread if it must wait for other workers or Kafka."""
+        self._hurry()
         answer = _guarded(partial(queries.at_once, head))
         if answer is None:
             self._askers.take(partial(self._query_on_thread, connection, head, queries))
         else:
             self._tell(connection, head, answer)
+
+    def _hurry(self) -> None:
+        """Lets this thread run soon after it asks for the interpreter, until no query has come for a while.
+
+        Each system call gives the interpreter to the worker's loop, which keeps it for the switch interval.
+        """
+        assert self._loop is not None
+        self._queried_at = self._loop.time()
+        if self._former_interval_s is None:
+            self._former_interval_s = sys.getswitchinterval()
+            sys.setswitchinterval(min(SWITCH_S, self._former_interval_s))
+            self._loop.call_later(HURRY_S, self._calm)
+
+    def _calm(self) -> None:
+        assert self._loop is not None
+        left_s = self._queried_at + HURRY_S - self._loop.time()
+        if left_s > 0 and not self._closing:
+            self._loop.call_later(left_s, self._calm)
+        elif self._former_interval_s is not None:
+            sys.setswitchinterval(self._former_interval_s)
+            self._former_interval_s = None
 
     def _query_on_thread(self, connection: Connection, head: Head, queries: Queries) -> None:
         assert self._loop is not None

@@ -15,9 +15,12 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from email.message import Message
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from time import time
 from typing import Any
 
 from holdfast.processors.engine.serving.guard import Guard
@@ -33,6 +36,8 @@ READS = ("GET", "HEAD")
 
 #: The empty line that ends a request's head. Line feeds without carriage returns are accepted, too.
 _HEAD_END = re.compile(rb"\n\r?\n")
+#: A request line that needs no further checks. The standard library changes a target with two slashes.
+_PLAIN_LINE = re.compile(rb"(GET|HEAD) (/(?!/)[!-~]*) HTTP/1\.1")
 #: Letters. Every HTTP method begins with a letter, so another first byte means another protocol, for example TLS.
 _BEGINS = re.compile(rb"[A-Za-z]")
 
@@ -96,6 +101,35 @@ class Head:
         return self.method in READS
 
 
+class HeadersSeen:
+    """Headers that clients have sent lately, parsed, by their bytes.
+
+    A client that keeps its connection sends the same headers with each query, and parsing them takes longer than the
+    query itself.
+    """
+
+    #: Maximum number of header blocks that are kept.
+    MOST = 64
+
+    def __init__(self) -> None:
+        self._seen: dict[bytes, Message] = {}
+
+    def parsed(self, head: bytes) -> tuple[str, str, str, Message] | Refused:
+        """Returns method, target, HTTP version and headers of a request head; the refusal of an invalid head."""
+        line, _, rest = head.partition(b"\r\n")
+        plain = _PLAIN_LINE.fullmatch(line)
+        if plain is not None and (known := self._seen.get(rest)) is not None:
+            return plain[1].decode(), plain[2].decode(), "HTTP/1.1", known
+        made = _Parsed(head)
+        if made.refused is not None:
+            return made.refused
+        if plain is not None:
+            if len(self._seen) == self.MOST:
+                self._seen.clear()
+            self._seen[rest] = made.headers
+        return made.command, made.path, made.request_version, made.headers
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The rules by which requests are admitted: the guard, the routes, and each route's maximum body size in bytes.
@@ -108,6 +142,7 @@ class Rules:
     pages: Collection[str]
     bodies: Mapping[str, int] = field(default_factory=dict)
     is_of_state: Callable[[str], bool] = lambda page: False
+    seen: HeadersSeen = field(default_factory=HeadersSeen)
 
 
 def head_end(received: bytes | bytearray, looked_at: int = 0) -> int | None:
@@ -130,11 +165,11 @@ def refused_early(received: bytes | bytearray) -> Refused | None:
 
 def judge(head: bytes, rules: Rules) -> Head | Refused:
     """Checks a complete request head. Returns the head if the request is admitted, otherwise the refusal."""
-    parsed = _Parsed(head)
-    if parsed.refused is not None:
-        return parsed.refused
-    method, headers = parsed.command, parsed.headers
-    page, _, query = parsed.path.partition("?")
+    parsed = rules.seen.parsed(head)
+    if isinstance(parsed, Refused):
+        return parsed
+    method, target, version, headers = parsed
+    page, _, query = target.partition("?")
     length = 0
     if method == "POST":
         if "Transfer-Encoding" in headers:
@@ -157,7 +192,7 @@ def judge(head: bytes, rules: Rules) -> Head | Refused:
         query,
         headers.get("Authorization", ""),
         is_forwarded=FORWARDED in headers,
-        keeps=parsed.request_version == "HTTP/1.1" and headers.get("Connection", "").lower() != "close",
+        keeps=version == "HTTP/1.1" and headers.get("Connection", "").lower() != "close",
     )
 
 
@@ -180,13 +215,18 @@ class _Parsed(BaseHTTPRequestHandler):
         self.refused = Refused(int(code), HTTPStatus(code).phrase)
 
 
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
+
+
 def written(answer: Answer, *, with_body: bool = True, keeps: bool = False) -> bytes:
     """Formats an answer as the bytes of an HTTP response. ``keeps`` is True if the connection stays open."""
     body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
     lines = [
         f"HTTP/1.{int(keeps)} {answer.code} {HTTPStatus(answer.code).phrase}",
         "Server: holdfast",
-        f"Date: {formatdate(usegmt=True)}",
+        f"Date: {_date(int(time()))}",
         f"Content-Type: {answer.content_type}",
         f"Content-Length: {len(body)}",
         "Cache-Control: no-store",

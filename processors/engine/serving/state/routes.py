@@ -69,6 +69,9 @@ GlobalRow = Callable[[str, bytes], tuple[bool, Any]]
 Params = Mapping[str, list[str]]
 
 
+_NO_PARAMS: Params = {}
+
+
 class _Blocks(Exception):
     """The query can't be answered without blocking."""
 
@@ -105,7 +108,7 @@ class StateRoutes:
         until = self._clock.monotonic()
         try:
             parts = [unquote(part, errors="strict") for part in head.page.split("/")[1:]]
-            params = parse_qs(head.query, keep_blank_values=True, strict_parsing=bool(head.query), max_num_fields=200)
+            params = parse_qs(head.query, True, True, max_num_fields=200) if head.query else _NO_PARAMS
             demand = demand_of(params)
             until += demand.wait_s
         except (UnicodeDecodeError, ValueError) as failure:
