@@ -308,6 +308,13 @@ class Worker:
     def tail(self) -> str:
         return self.log.read_text()[-3000:] if self.log.exists() else ""
 
+    def lose_state(self) -> None:
+        """Delete the local state of this worker's slot, as if its disk were new. The worker must have ended."""
+        folder = self.paths.state / self.stream.group / self.slot
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()

@@ -27,7 +27,10 @@ def test_any_worker_answers_for_any_key(stream: Any, worker: Any, waiting: Any) 
         each.wait_running()
     waiting(lambda: all(len(each.client.status().tasks) == 1 for each in workers), "each worker to have a task")
     stream.feed_numbers(200, keys=10)
-    ends = ",".join(f"{stream.source}:{number}:{end}" for number, end in stream.topics.end_offsets(stream.source, committed=True).items())
+    ends = ",".join(
+        f"{stream.source}:{number}:{end}"
+        for number, end in stream.topics.end_offsets(stream.source, committed=True).items()
+    )
     for one in workers:
         for number in range(10):
             answer = asked(one, f"/stores/counts/keys/k{number}", after=ends, wait=30)
@@ -51,7 +54,10 @@ def test_any_worker_answers_for_any_key(stream: Any, worker: Any, waiting: Any) 
     owner = asked(workers[0], "/stores/counts/keys/k1").json()["position"]["worker"]
     other = workers[1 - int(owner)]
     moved = asked(other, "/stores/counts/keys/k1", redirect="true")
-    assert (moved.status_code, moved.headers["location"].split("/stores")[0]) == (307, endpoint(workers[int(owner)])["url"])
+    assert (moved.status_code, moved.headers["location"].split("/stores")[0]) == (
+        307,
+        endpoint(workers[int(owner)])["url"],
+    )
     raw = asked(other, "/stores/counts/keys/k1", raw="true", state_key="n")
     assert (raw.content, raw.headers["content-type"]) == (b"20", "application/json")
     assert json.loads(raw.headers["holdfast-position"])["worker"] == owner
