@@ -267,3 +267,34 @@ def test_views_are_there_again_after_a_wipe(databases: Databases, path: Path) ->
     with store.views.open() as view:
         assert view.get("s", KEY) == b"3"
     store.close()
+
+
+def test_a_published_view_stays_while_the_standby_replays(databases: Databases, path: Path) -> None:
+    store = TaskStore(databases, path)
+    with pytest.raises(NoView, match="not reached"), store.views.published():
+        pass
+    store.load([row(b"1")[0]], [b"1"])
+    store.write([], TaskMeta(inputs={"in": 1}, restoring=True))
+    store.views.publish()
+    store.load([row(b"2")[0]], [b"2"])
+    with store.views.published() as view:
+        store.load([row(b"3")[0]], [b"3"])
+        store.write([], TaskMeta(inputs={"in": 3}, restoring=True))
+        store.views.publish()
+        assert (view.get("s", KEY), view.meta.inputs) == (b"1", {"in": 1})
+    with store.views.published() as view:
+        assert (view.get("s", KEY), view.meta.inputs) == (b"3", {"in": 3})
+    with pytest.raises(NoView), store.views.open():
+        pass
+    store.close()
+    with pytest.raises(NoView), store.views.published():
+        pass
+
+
+def test_nothing_is_published_before_a_query_asks(databases: Databases, path: Path) -> None:
+    store = TaskStore(databases, path)
+    store.write([row(b"1")], TaskMeta(inputs={"in": 1}, restoring=True))
+    store.views.publish()
+    with pytest.raises(NoView), store.views.published():
+        pass
+    store.close()

@@ -18,7 +18,7 @@ def asked(worker: Any, path: str, token: str | None = None, **params: Any) -> ht
     known = endpoint(worker)
     bearer = known["state_token"] if token is None else token
     headers = {"Authorization": f"Bearer {bearer}"}
-    return httpx.get(known["url"] + path, params=params, headers=headers, timeout=60, trust_env=False)
+    return httpx.get(known["url"] + path, params=params or None, headers=headers, timeout=60, trust_env=False)
 
 
 def test_any_worker_answers_for_any_key(stream: Any, worker: Any, waiting: Any) -> None:
@@ -61,3 +61,73 @@ def test_any_worker_answers_for_any_key(stream: Any, worker: Any, waiting: Any) 
     raw = asked(other, "/stores/counts/keys/k1", raw="true", state_key="n")
     assert (raw.content, raw.headers["content-type"]) == (b"20", "application/json")
     assert json.loads(raw.headers["holdfast-position"])["worker"] == owner
+
+
+def test_a_standby_answers_while_the_owner_is_dead(stream: Any, worker: Any, waiting: Any) -> None:
+    workers = [worker(slot=slot) for slot in ("0", "1")]
+    for each in workers:
+        each.environment |= {"HOLDFAST_STANDBY_REPLICAS": "1", "TEST_SESSION_MS": "60000"}
+        each.start()
+    for each in workers:
+        each.wait_running()
+    waiting(lambda: all(len(each.client.status().tasks) == 1 for each in workers), "each worker to have a task")
+    stream.feed_numbers(200, keys=10)
+    owner = asked(workers[0], "/stores/counts/keys/k1", wait=30).json()["position"]["worker"]
+    other = workers[1 - int(owner)]
+
+    def standby_says() -> Any:
+        found = asked(other, "/stores/counts/keys/k1", stale_ok=60).json()
+        return found["found"] and found["position"]["source"] == "standby" and found["state"] == {"n": 20} and found
+
+    waiting(standby_says, "the standby to have all counts")
+    workers[int(owner)].kill()
+    refused = asked(other, "/stores/counts/keys/k1", wait=0)
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) >= 1
+    answer = asked(other, "/stores/counts/keys/k1", stale_ok=60).json()
+    assert (answer["state"], answer["position"]["source"]) == ({"n": 20}, "standby")
+    assert asked(other, "/stores/counts/keys/k1", stale_ok=0.001, wait=0).status_code == 503
+
+
+def test_rights_and_bad_queries(stream: Any, worker: Any, waiting: Any) -> None:
+    one = worker()
+    one.environment |= {
+        "HOLDFAST_SERVING__STATE_TOKEN": "s" * 20,
+        "HOLDFAST_SERVING__STORE_TOKENS": json.dumps({"counts": "c" * 20, "others": "o" * 20}),
+    }
+    one.start().wait_running()
+    page = "/stores/counts/keys/k1"
+    assert {token: asked(one, page, token).status_code for token in ("s" * 20, "c" * 20, "o" * 20, "-", "x" * 20)} == {
+        "s" * 20: 404,
+        "c" * 20: 404,
+        "o" * 20: 401,
+        "-": 401,
+        "x" * 20: 401,
+    }
+    assert asked(one, page, endpoint(one)["token"]).status_code == 404  # the token of control reads, too
+    assert asked(one, "/stores/nowhere/keys/k1").json()["error"].startswith("Processor")
+    answers = {
+        query: asked(one, f"{page}?{query}")
+        for query in (
+            "limit=1000000",
+            "limit=0",
+            "after=x",
+            "wait=31",
+            "stale_ok=-1",
+            "encoding=hex",
+            "page=%",
+            "x=%ff",
+        )
+    }
+    assert {query: answer.status_code for query, answer in answers.items()} == {
+        **dict.fromkeys(answers, 400),
+        "x=%ff": 404,
+    }
+    assert answers["limit=1000000"].json()["error"] == "`limit` is '1000000'; expected a number from 1 to 1000."
+    assert asked(one, "/stores/counts/windows/k1").status_code == 400
+    assert asked(one, "/stores/counts/keys/%ff").status_code == 400
+    assert asked(one, "/stores/counts/keys/%%%?encoding=base64").status_code == 400
+    assert asked(one, "/tables/nothing/k1").status_code == asked(one, "/global-tables/nothing/k1").status_code == 404
+    many = asked(one, "/stores/counts/keys?" + "&".join(f"key=k{number}" for number in range(101)))
+    assert (many.status_code, "at most 100" in many.json()["error"]) == (400, True)
+    assert [row["found"] for row in asked(one, "/stores/counts/keys?key=a&key=b").json()["rows"]] == [False, False]

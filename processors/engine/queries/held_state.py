@@ -29,13 +29,6 @@ class Elsewhere(Exception):
     """This worker has no state of the task. Another worker may own it."""
 
 
-class FollowedTask(NamedTuple):
-    """A standby of a task: its database, and the wall-clock seconds up to which it has the whole changelog."""
-
-    task: TaskFacts
-    complete_at: float
-
-
 class HeldTasks(Protocol):
     """The tasks of one worker, as far as queries need them."""
 
@@ -47,8 +40,8 @@ class HeldTasks(Protocol):
     def owned(self) -> Sequence[TaskFacts]:
         """All tasks that the group has assigned to this worker."""
 
-    def followed(self) -> Sequence[FollowedTask]:
-        """The standbys of this worker that have the whole changelog."""
+    def followed(self) -> Sequence[TaskFacts]:
+        """The standbys of this worker."""
 
     def restore_progress(self, task: str) -> Mapping[str, float | None] | None:
         """The progress of a restore, with ``remaining`` records and ``seconds_left``; None if none runs."""
@@ -75,14 +68,15 @@ def spec_of(topology: Topology, store: str) -> tuple[StoreSpec, Subtopology]:
 
 
 @contextmanager
-def opened(held: HeldTasks, sub: Subtopology, partition: int, demand: Demand) -> Iterator[Read]:
-    """A context with the state of one task that meets the demand.
+def opened(held: HeldTasks, store: str, partition: int, demand: Demand) -> Iterator[Read]:
+    """A context with the state of one task of a store that meets the demand.
 
     Raises:
         Elsewhere: This worker neither owns the task nor has a standby that meets the demand.
         StateAway: The worker owns the task, and can't answer now.
         QueryWrong: The demand names a topic that the task does not read.
     """
+    _, sub = spec_of(held.topology, store)
     name = sub.task(partition)
     held.freshness.is_asked = True
     demanded = _of_task(demand, sub, partition)
@@ -93,13 +87,13 @@ def opened(held: HeldTasks, sub: Subtopology, partition: int, demand: Demand) ->
         with _view_of(task, held) as view:
             age_s = max(0.0, held.clock.monotonic() - known_at)
             _check_age(age_s, demand)
-            _check_position(view, demanded)
+            _check_position(view.meta.inputs, demanded)
             yield Read(view, _position(view, partition, age_s, "owner", held.slot))
             # The process may have been frozen while the answer was built.
             _known_at(held)
         return
     if demand.stale_ok_s is not None:
-        with _stale(held, task, name, demand, demanded) as read:
+        with _stale(held, task, name, store, demand, demanded) as read:
             yield read
         return
     if task is not None:
@@ -154,9 +148,9 @@ def _check_age(age_s: float, demand: Demand) -> None:
         )
 
 
-def _check_position(view: View, demanded: Mapping[str, int]) -> None:
+def _check_position(inputs: Mapping[str, int], demanded: Mapping[str, int]) -> None:
     for topic, offset in demanded.items():
-        at = view.meta.inputs.get(topic, 0)
+        at = inputs.get(topic, 0)
         if at < offset:
             raise StateAway(
                 f"The state has {topic} up to offset {at}; the query demands {offset}.",
@@ -169,7 +163,7 @@ def _check_position(view: View, demanded: Mapping[str, int]) -> None:
 
 @contextmanager
 def _stale(
-    held: HeldTasks, task: TaskFacts | None, name: str, demand: Demand, demanded: Mapping[str, int]
+    held: HeldTasks, task: TaskFacts | None, name: str, store: str, demand: Demand, demanded: Mapping[str, int]
 ) -> Iterator[Read]:
     """A context with a view of the owned task, or of a standby, that is not older than ``stale_ok_s``."""
     assert demand.stale_ok_s is not None
@@ -178,20 +172,25 @@ def _stale(
         with _view_of(task, held) as view:
             age_s = max(0.0, held.clock.monotonic() - seen.turned_at)
             if age_s <= demand.stale_ok_s:
-                _check_position(view, demanded)
+                _check_position(view.meta.inputs, demanded)
                 yield Read(view, _position(view, task.partition, age_s, "owner", held.slot))
                 return
-    follower = next((each for each in held.followed() if each.task.name == name), None)
-    if follower is None or follower.task.store is None:
+    follower = next((each for each in held.followed() if each.name == name), None)
+    if follower is None or follower.store is None:
         if task is not None:
             raise _restoring(held, task)
         raise Elsewhere(name)
-    age_s = max(0.0, held.clock.time() - follower.complete_at)
-    if age_s > demand.stale_ok_s:
-        raise Elsewhere(name)
-    with follower.task.store.views.open() as view:
-        _check_position(view, demanded)
-        yield Read(view, _position(view, follower.task.partition, age_s, "standby", held.slot))
+    try:
+        with follower.store.views.published() as view:
+            age_s, at = max(0.0, held.clock.time() - view.meta.complete_at), view.meta.stores[store]
+            if age_s > demand.stale_ok_s:
+                raise Elsewhere(name)
+            _check_position(at.inputs, demanded)
+            yield Read(
+                view, Position(follower.partition, at.inputs, view.meta.complete_at, age_s, "standby", held.slot)
+            )
+    except NoView:
+        raise Elsewhere(name) from None
 
 
 def _restoring(held: HeldTasks, task: TaskFacts) -> StateAway:

@@ -193,7 +193,7 @@ class StateService:
                 store=spec.name,
             )
         try:
-            with opened(self._held, sub, partition, demand) as read:
+            with opened(self._held, query.store, partition, demand) as read:
                 reader = StoreReader(read.view, spec)
                 if query.span is not None:
                     found = Found(windows=reader.windows(key, query.span, query.limit))
@@ -223,7 +223,7 @@ class StateService:
                 action="Add, for example, state_key=total.",
             )
         try:
-            with opened(self._held, sub, partition, demand) as read:
+            with opened(self._held, query.store, partition, demand) as read:
                 stored = StoreReader(read.view, spec).value(key, query.keys.one)
                 return None if stored is None else RawValue(*raw_value(stored), read.position)
         except Elsewhere:
@@ -235,7 +235,7 @@ class StateService:
         check_partition(query.partition, self._counts.of(sub.inputs))
         form = self.form_of(query.store)
         try:
-            with opened(self._held, sub, query.partition, demand) as read:
+            with opened(self._held, query.store, query.partition, demand) as read:
                 page = StoreReader(read.view, spec).message_keys(query.keys, query.limit, query.after)
                 rows = [{**shown_key(key, form), **entries_of(spec, found)} for key, found in page.rows]
                 return {
@@ -285,7 +285,7 @@ def check_partition(partition: int, count: int) -> None:
 def page_key(text: str) -> bytes:
     """Decodes the changelog key of a page from an answer's ``next``. Raises QueryWrong."""
     try:
-        return base64.urlsafe_b64decode(text)
+        return base64.b64decode(text, altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as failure:
         raise QueryWrong(
             f"`page` is {text[:80]!r}, which no answer had as its `next`.",

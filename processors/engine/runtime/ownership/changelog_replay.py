@@ -486,6 +486,7 @@ def _data_of(batch: Batch, restore: TaskRestore, replay: StoreReplay) -> tuple[S
         data = [row for row in rows if row[0] is not None and row[0] != META_KEY]
         keys, values, offsets = [row[0] for row in data], [row[1] for row in data], [row[2] for row in data]
     check_records(topic, number, cast(list[bytes], keys), values, offsets)
+    replay.ends_commit = batch.keys[-1] == META_KEY
     for offset, raw in metas:
         meta = decode_meta(topic, number, offset, raw)
         replay.inputs, replay.keys = meta.inputs, meta.keys

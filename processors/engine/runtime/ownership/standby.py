@@ -35,6 +35,7 @@ from holdfast.processors.engine.runtime.ownership.changelog_replay import Restor
 from holdfast.processors.engine.runtime.ownership.fencing import FormerOwners
 from holdfast.processors.engine.runtime.ownership.first_checkpoint import FirstCheckpoints
 from holdfast.processors.engine.runtime.ownership.heirs import inherited_by, shares_after
+from holdfast.processors.engine.runtime.ownership.store_replay import note_whole
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember, TopicView
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import (
@@ -99,6 +100,8 @@ class _Standby:
     failures: int = 0
     retry_at: float = 0.0
     error: str | None = None
+    #: Whether the replay of each store has ended with the last record of a commit.
+    whole: dict[str, bool] = field(default_factory=dict)
 
 
 #: The facts about a changelog topic, and the first offset of each of its partitions.
@@ -194,6 +197,11 @@ class Standbys:
         self._changelogs.clear()
         self._look_at = self._lap_at = self._rest_until = 0.0
         self.busy = False
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The tasks of the standbys that have a database. Other threads may read it."""
+        return [each.task for each in list(self._standbys.values()) if each.task is not None]
 
     def told(self) -> list[dict[str, Any]]:
         """Returns the status of all standbys for the status page. Positions and lags are offsets.
@@ -387,6 +395,8 @@ class Standbys:
         standby.records += restore.records
         if task.meta.stores:
             task.write(restoring=True, complete_at=restore.target_at)
+            if note_whole(standby.whole, restore.replays.values()):
+                task.store.views.publish()
         if standby.phase is not StandbyPhase.FOLLOWING:
             _log.info("standby has the whole changelog", task=task.name, records=standby.records)
         standby.phase, standby.failures, standby.error = StandbyPhase.FOLLOWING, 0, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -26,6 +26,8 @@ class StoreReplay:
     prefix: bytes
     #: Text lines that describe the store's keys, from the last commit that was replayed (module ``steps.meaning``).
     keys: KeyLines = msgspec.UNSET
+    #: Whether the last replayed record ends a commit, so that the store has whole commits only; None before a record.
+    ends_commit: bool | None = None
 
     @property
     def done(self) -> bool:
@@ -57,3 +59,14 @@ class StoreReplay:
         if self.facts.source is None or not (self.done or self.inputs):
             return self.inputs
         return {self.facts.topic: self.position}
+
+
+def note_whole(known: dict[str, bool], replays: Collection[StoreReplay]) -> bool:
+    """Notes which stores have whole commits only, after a replay. Returns whether all stores of the task have.
+
+    A replay without records changes nothing. A table that is restored from its source topic is whole at any record.
+    """
+    for replay in replays:
+        if replay.facts.source is not None or replay.ends_commit is not None:
+            known[replay.store] = replay.facts.source is not None or bool(replay.ends_commit)
+    return all(known.get(replay.store, False) for replay in replays)

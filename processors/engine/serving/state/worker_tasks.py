@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.processors.engine.queries.errors import StateAway
-from holdfast.processors.engine.queries.held_state import FollowedTask
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.task.facts import TaskFacts
 
@@ -25,9 +24,9 @@ class WorkerTasks:
         """All tasks that the group has assigned to this worker."""
         return self._worker.assignment.tasks
 
-    def followed(self) -> Sequence[FollowedTask]:
-        """The standbys of this worker that have the whole changelog."""
-        return ()
+    def followed(self) -> Sequence[TaskFacts]:
+        """The standbys of this worker."""
+        return self._worker.assignment.standbys.tasks
 
     def restore_progress(self, task: str) -> Mapping[str, float | None] | None:
         """The progress of a restore, with ``remaining`` records and ``seconds_left``; None if none runs."""

@@ -87,6 +87,9 @@ class Views:
         self._meta: TaskMeta | None = None
         self._why_not = ""
         self._retired = False
+        #: The view of a standby that ``published`` returns, and whether a query has asked for it.
+        self._published: View | None = None
+        self._is_wanted = False
 
     @contextmanager
     def commit(self) -> Iterator[None]:
@@ -117,12 +120,40 @@ class Views:
             yield view
         finally:
             with self._changed:
-                view._readers -= 1
-                if not view._readers:
-                    self._current = None if view is self._current else self._current
-                    self._open.discard(view)
-                    view._snapshot.close()
-                    self._changed.notify_all()
+                self._leave(view)
+
+    def publish(self) -> None:
+        """Keeps a view of the present content for ``published``, until the next call.
+
+        A standby calls it when its content is that of a commit. While the standby replays, its content is not. Nothing
+        is kept before a query has asked.
+        """
+        with self._changed:
+            self._drop_published()
+            if self._is_wanted and not self._retired:
+                snapshot = self._snapshot()
+                self._published = View(snapshot, TaskMeta.decode(snapshot.get(META_KEY) or b""))
+                self._published._readers = 1
+                self._open.add(self._published)
+
+    @contextmanager
+    def published(self) -> Iterator[View]:
+        """A context with the view that was published last. Any thread may call it.
+
+        Raises:
+            NoView: No view was published yet, or the worker closes the standby.
+        """
+        with self._changed:
+            self._is_wanted = True
+            view = self._published
+            if view is None or self._retired:
+                raise NoView("the standby has not reached the end of a commit yet")
+            view._readers += 1
+        try:
+            yield view
+        finally:
+            with self._changed:
+                self._leave(view)
 
     def retire(self) -> None:
         """Makes no views any more, and waits until readers have released theirs. Call it before the database closes.
@@ -134,6 +165,7 @@ class Views:
             for view in self._open:
                 view._ended = True
             self._current = self._meta = None
+            self._drop_published()
             self._changed.wait_for(lambda: not self._open)
 
     @contextmanager
@@ -143,6 +175,19 @@ class Views:
         yield
         with self._changed:
             self._retired = False
+
+    def _leave(self, view: View) -> None:
+        view._readers -= 1
+        if not view._readers:
+            self._current = None if view is self._current else self._current
+            self._open.discard(view)
+            view._snapshot.close()
+            self._changed.notify_all()
+
+    def _drop_published(self) -> None:
+        view, self._published = self._published, None
+        if view is not None:
+            self._leave(view)
 
     def _taken(self) -> View:
         with self._changed:

@@ -12,7 +12,7 @@ from holdfast import Application
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.queries.demand import Demand, Position
 from holdfast.processors.engine.queries.errors import QueryWrong, StateAway, StoreUnknown
-from holdfast.processors.engine.queries.held_state import Elsewhere, FollowedTask, opened, spec_of
+from holdfast.processors.engine.queries.held_state import Elsewhere, opened, spec_of
 from holdfast.processors.engine.runtime.ownership.freshness import GAP_S_MAX, Freshness
 from holdfast.processors.engine.runtime.task.facts import TaskFacts, TaskPhase
 from holdfast.processors.engine.state.databases.memory import MemoryDatabases
@@ -53,7 +53,7 @@ class Held:
     def owned(self) -> Sequence[TaskFacts]:
         return [] if self.task.phase is TaskPhase.CLOSED else [self.task]
 
-    def followed(self) -> Sequence[FollowedTask]:
+    def followed(self) -> Sequence[TaskFacts]:
         return ()
 
     def restore_progress(self, task: str) -> Mapping[str, float | None] | None:
@@ -80,7 +80,7 @@ class Held:
 
     def position(self, demand: Demand | None = None) -> Position:
         """Where an answer stands."""
-        with opened(self, self.topology.subtopologies[0], 0, demand or Demand()) as read:
+        with opened(self, "totals", 0, demand or Demand()) as read:
             return read.position
 
 
