@@ -16,7 +16,7 @@ from holdfast.assets import keys
 from holdfast.assets.checks.audits import judge_audit
 from holdfast.assets.checks.result import CheckResult
 from holdfast.assets.pages.data_versions import LIVE
-from holdfast.assets.pages.metadata import docs, table
+from holdfast.assets.pages.metadata import docs, read_key, table
 from holdfast.assets.pages.pictures import skew, state_picture
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rollouts import clients_of
@@ -65,6 +65,7 @@ def state_asset(
             "changelog": topic or "none",
             **({} if topic is None else {"table": table_name(definition.name, store)}),
             **docs("restoring.md"),
+            **read_key(definition.name, store),
         },
         check_specs=[] if topic is None else _check_specs(key),
     )

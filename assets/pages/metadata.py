@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import dagster as dg
 
 #: The name of the metadata entry that links an asset to the docs.
 DOCS = "docs"
+#: The name of the metadata entry that links a store to the page that reads its keys, and the page's URL path.
+READ_KEY, STATE_PAGE = "read a key", "/state"
 _KINDS = {int: "int", float: "float", str: "string"}
 
 
@@ -29,9 +32,18 @@ def docs(page: str) -> dict[str, dg.UrlMetadataValue]:
     return {DOCS: dg.MetadataValue.url(f"/docs/{page}")}
 
 
+def read_key(processor: str, store: str) -> dict[str, dg.UrlMetadataValue]:
+    """A metadata entry that links a store's asset to the page that reads a key of the store in the running workers."""
+    where = urlencode({"processor": processor, "store": store})
+    return {READ_KEY: dg.MetadataValue.url(f"{STATE_PAGE}?{where}")}
+
+
 def docs_below(prefix: str, spec: dg.AssetSpec) -> dg.AssetSpec:
-    """A copy of ``spec`` whose link to the docs begins with the webserver's path prefix."""
-    link = spec.metadata.get(DOCS)
-    if not isinstance(link, dg.UrlMetadataValue):
-        return spec
-    return spec.replace_attributes(metadata={**spec.metadata, DOCS: dg.MetadataValue.url(f"{prefix}{link.url}")})
+    """A copy of ``spec`` whose links to pages of the webserver begin with the webserver's path prefix."""
+    links = {name: spec.metadata.get(name) for name in (DOCS, READ_KEY)}
+    moved = {
+        name: dg.MetadataValue.url(f"{prefix}{link.url}")
+        for name, link in links.items()
+        if isinstance(link, dg.UrlMetadataValue)
+    }
+    return spec.replace_attributes(metadata={**spec.metadata, **moved}) if moved else spec

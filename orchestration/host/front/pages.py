@@ -31,11 +31,13 @@ AT = "/docs"
 FOLDER = IMPORT_ROOT / "holdfast" / "docs"
 
 _PICTURES = {".png", ".svg"}
-_HEADERS = {
+#: Headers of each page that Holdfast adds: no script runs, and no other site shows the page.
+HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src 'self'; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
 }
-_STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:78em;margin:2em auto;padding:0 1em;color:#1c2024;
+#: The style of each page that Holdfast adds.
+STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:78em;margin:2em auto;padding:0 1em;color:#1c2024;
 display:grid;grid-template-columns:15em minmax(0,1fr);gap:2em}@media(max-width:60em){body{display:block}}
 nav ul{list-style:none;padding:0;margin:.3em 0 1em}nav li{margin:.15em 0}nav summary{cursor:pointer;font-weight:600}
 nav{font-size:.9em}input{width:100%;box-sizing:border-box;padding:.4em;margin:.6em 0 1em;font:inherit}
@@ -77,7 +79,7 @@ class WithPages:
                 depth = len(file.relative_to(self._folder).parts) - 1
                 return self._page(rendered(file.read_text(encoding="utf-8"), depth), 200)
             if file.suffix in _PICTURES:
-                return FileResponse(file, headers=_HEADERS)
+                return FileResponse(file, headers=HEADERS)
         text = f"<h1>No such page</h1><p>The docs of this version have no {html.escape(name)}.</p>"
         return self._page(text, 404)
 
@@ -86,13 +88,13 @@ class WithPages:
         title = re.sub(r"<[^>]*>", "", found[1]) if found else "Docs"
         page = _PAGE.format(
             title=title,
-            style=_STYLE,
+            style=STYLE,
             home=html.escape(f"{self._at}/index.md", quote=True),
             form=page_index.form(self._at, query),
             menu=page_index.menu(self._folder, self._at),
             body=body,
         )
-        return HTMLResponse(page, status, _HEADERS)
+        return HTMLResponse(page, status, HEADERS)
 
 
 @lru_cache(maxsize=256)

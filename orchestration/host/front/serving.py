@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,6 +26,7 @@ from holdfast.orchestration.host.front.layer import Front
 from holdfast.orchestration.host.front.pages import WithPages
 from holdfast.orchestration.host.front.rules import rules_of, unguarded
 from holdfast.orchestration.host.front.signed_requests import SignedProcessContext, SignedWebserver
+from holdfast.orchestration.host.front.state_page import WithStatePage
 from holdfast.orchestration.host.local import WORKSPACE
 from holdfast.orchestration.host.opening import code_locations, open_instance, options_of, write_logs
 
@@ -55,18 +57,25 @@ def webserver_command(settings: Settings) -> click.Command:
 
 
 def guarded_app(
-    context: SignedProcessContext, settings: WebserverSettings, prefix: str, poll_ms: int | None = None
+    context: SignedProcessContext,
+    settings: WebserverSettings,
+    prefix: str,
+    poll_ms: int | None = None,
+    endpoints: Path | None = None,
 ) -> ASGIApp:
-    """The ASGI application: Dagster's webserver and the docs, behind the access control of the settings.
+    """The ASGI application: Dagster's webserver, the docs and the page of state, behind the settings' access control.
 
     Args:
         context: Dagster's workspace.
         settings: The webserver's settings, with the address on which it really listens.
         prefix: The URL path prefix of the UI, for example ``/dagster``; empty for none.
         poll_ms: Interval at which the UI polls the data of assets, milliseconds; None for Dagster's default.
+        endpoints: Folder with the endpoint files of workers; None serves no page of state.
     """
-    app = SignedWebserver(context, prefix, poll_ms).create_asgi_app()
-    return Front(WithPages(app, prefix), rules_of(settings, prefix=prefix))
+    app: ASGIApp = WithPages(SignedWebserver(context, prefix, poll_ms).create_asgi_app(), prefix)
+    if endpoints is not None:
+        app = WithStatePage(app, endpoints, prefix)
+    return Front(app, rules_of(settings, prefix=prefix))
 
 
 def _serving(settings: Settings) -> Callable[..., None]:
@@ -83,7 +92,7 @@ def _serving(settings: Settings) -> Callable[..., None]:
         with ExitStack() as stack:
             context = _workspace(stack, workspace, options)
             listening = settings.webserver.model_copy(update={"host": host})
-            app = guarded_app(context, listening, prefix, options["live_data_poll_rate"])
+            app = guarded_app(context, listening, prefix, options["live_data_poll_rate"], settings.paths.run)
             port = options["port"] or _port()
             log.info("webserver.serving", url=f"http://{host}:{port}{prefix}", process=os.getpid())
             logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
