@@ -110,6 +110,12 @@ class ServingSettings(Group):
         repr=False,
         description='Tokens that read one store each, as JSON: `{"totals": "…"}`.',
     )
+    queries_per_s: int = Field(
+        default=2000,
+        ge=1,
+        le=1_000_000,
+        description="Queries about state that one worker answers in a second; further ones get status 429.",
+    )
     advertised: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9.\-\[\]:]+$",

@@ -138,6 +138,7 @@ class RequestServer:
         #: The interpreter's switch interval before the first query; None while no queries come.
         self._former_interval_s: float | None = None
         self._allowance = Allowance(_ACCEPTS_PER_S, _ACCEPTS_MAX)
+        self._query_allowance = Allowance(serving.queries_per_s, max(1.0, serving.queries_per_s / 10))
 
     @property
     def url(self) -> str:
@@ -328,6 +329,10 @@ class RequestServer:
 
     def _query(self, connection: Connection, head: Head, queries: Queries) -> None:
         """Answers a query at once, or on a thread if it must wait for other workers or Kafka."""
+        assert self._loop is not None
+        if not self._query_allowance.takes_one(self._loop.time()):
+            connection.answer(written(_TOO_MANY, keeps=head.keeps), keeps=head.keeps)
+            return
         self._hurry()
         answer = _guarded(partial(queries.at_once, head))
         if answer is None:
@@ -386,6 +391,9 @@ class RequestServer:
             _log.warning("request refused", client=client, page=shown, why=refused.why, total=self._refusals)
 
 
+_TOO_MANY = Answer(
+    429, {"error": "too many queries; HOLDFAST_SERVING__QUERIES_PER_S sets the limit"}, headers={"Retry-After": "1"}
+)
 _FAILED = Answer(500, {"error": "the request failed; the worker's log has the reason"})
 
 
