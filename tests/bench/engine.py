@@ -36,7 +36,7 @@ from holdfast.infra.kafka.embedded.broker import BrokerAddress
 from holdfast.infra.settings import load_settings
 from holdfast.infra.setup.jars import JarSource, fetch_jars
 from holdfast.infra.setup.java import Java, find_java
-from tests.bench import audit, checkpoint, failover, open_windows, pair, partitions, scenario, snapshots, start
+from tests.bench import audit, checkpoint, failover, open_windows, pair, partitions, queries, scenario, snapshots, start
 from tests.bench.cases import Case, Kind, Runner, Sizes, all_cases, warm_up_of
 from tests.bench.goals import summary
 from tests.bench.measured import RunWrong
@@ -55,6 +55,7 @@ SCENARIOS = {
         pair.SCENARIO,
         start.SCENARIO,
         failover.SCENARIO,
+        queries.SCENARIO,
         partitions.SCENARIO,
         audit.SCENARIO,
         snapshots.SCENARIO,
