@@ -10,11 +10,11 @@ from confluent_kafka import Consumer, Producer
 
 from holdfast.infra.clock import Clock, SystemClock
 from holdfast.infra.kafka.clients.client import check_settings, library_logger
-from holdfast.infra.kafka.clients.consumer import GroupConsumer
+from holdfast.infra.kafka.clients.consumer import SESSION_MS, GroupConsumer
 from holdfast.infra.kafka.clients.producer import BATCH_BYTES_MAX, EngineProducer
 from holdfast.infra.kafka.clients.restore_consumer import ChangelogConsumer
 from holdfast.infra.kafka.inspection.inspection import Inspector
-from holdfast.infra.kafka.records import GroupMetadata
+from holdfast.infra.kafka.records import ADDRESS, GroupMetadata
 from holdfast.infra.kafka.topics.topics import Topics
 
 #: Maximum value of ``queued.max.messages.kbytes`` that librdkafka accepts, KiB.
@@ -43,6 +43,7 @@ class KafkaCluster:
         self.bootstrap = bootstrap
         self.clock: Clock = SystemClock()
         self._topics: dict[float, Topics] = {}
+        self._address = ""
         self._client = dict(client_config or {})
         self._fetched_kb = min(max(1, fetched_bytes >> 10), FETCHED_KB_MAX)
         ahead = {"queued.max.messages.kbytes": self._fetched_kb}
@@ -67,8 +68,15 @@ class KafkaCluster:
     def rest(self, seconds: float) -> None:
         time.sleep(seconds)
 
+    @property
+    def session_s(self) -> float:
+        return float(self._consumer.get("session.timeout.ms", SESSION_MS)) / 1000
+
+    def be_reached_at(self, address: str) -> None:
+        self._address = ADDRESS + address
+
     def group_consumer(self, group: str, client_id: str) -> GroupConsumer:
-        return GroupConsumer(self.bootstrap, group, config={"client.id": client_id, **self._consumer})
+        return GroupConsumer(self.bootstrap, group, config={"client.id": client_id + self._address, **self._consumer})
 
     def outside_metadata(self, group: str) -> GroupMetadata:
         """Group metadata for a producer that is no member of the group.

@@ -18,7 +18,6 @@ from holdfast.infra.settings.groups import (
     MemoryTooSmall,
     OrphanSettings,
     RunSettings,
-    ServingSettings,
     SnapshotSettings,
     SparkSettings,
     UpkeepSettings,
@@ -26,11 +25,11 @@ from holdfast.infra.settings.groups import (
     WebhookSettings,
     WebserverSettings,
     check_memory_bound,
-    is_loopback,
 )
 from holdfast.infra.settings.names import PREFIX, SettingsInvalid
 from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
 from holdfast.infra.settings.secret_fields import Properties
+from holdfast.infra.settings.serving import ServingSettings, is_loopback
 from holdfast.infra.settings.settings import PROJECT, Settings, load_settings, unknown_variables
 
 __all__ = [

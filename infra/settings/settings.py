@@ -21,7 +21,6 @@ from holdfast.infra.settings.groups import (
     MaintenanceSettings,
     OrphanSettings,
     RunSettings,
-    ServingSettings,
     SnapshotSettings,
     SparkSettings,
     UpkeepSettings,
@@ -35,6 +34,7 @@ from holdfast.infra.settings.project_file import ProjectFile
 from holdfast.infra.settings.project_source import ProjectSource, origin_of, project_of
 from holdfast.infra.settings.schema_registry import FormatSettings
 from holdfast.infra.settings.secret_fields import Concealing
+from holdfast.infra.settings.serving import ServingSettings
 
 _log = get_logger("settings")
 

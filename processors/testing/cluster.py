@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.infra.kafka.clients.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
 from holdfast.infra.kafka.records import (
+    ADDRESS,
     GroupShares,
     Headers,
     KeysOf,
@@ -70,8 +71,10 @@ class ClusterView:
     """The connection of one process to the cluster. It implements ``runtime.ports.Cluster``."""
 
     bootstrap = "in-memory"
+    session_s = SESSION_TIMEOUT_S
 
     def __init__(self, broker: Broker, process: Process) -> None:
+        self._address = ""
         self._broker = broker
         self._process = process
         self.clock = broker.clock
@@ -87,8 +90,11 @@ class ClusterView:
     def rest(self, seconds: float) -> None:
         self._process.sleep(seconds)
 
+    def be_reached_at(self, address: str) -> None:
+        self._address = ADDRESS + address
+
     def group_consumer(self, group: str, client_id: str) -> InMemoryMember:
-        return InMemoryMember(self._broker, self._process, group, client_id)
+        return InMemoryMember(self._broker, self._process, group, client_id + self._address)
 
     def changelog_consumer(self) -> InMemoryReplayer:
         return InMemoryReplayer(self._broker, self._process)

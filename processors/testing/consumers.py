@@ -11,7 +11,7 @@ from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, Membersh
 from holdfast.infra.kafka.records import Batch, GroupMetadata, Headers, Partition
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, GroupMember, OnPartitions
 from holdfast.processors.testing.broker import Broker
-from holdfast.processors.testing.groups import SESSION_TIMEOUT_S, Group, Member
+from holdfast.processors.testing.groups import Group, Member
 from holdfast.processors.testing.log import Entry
 from holdfast.processors.testing.network import Fate
 from holdfast.processors.testing.process import Process
@@ -28,9 +28,6 @@ class InMemoryMember(GroupMember):
     sent earlier are answered first. If several partitions wait for their first answer, each poll returns one of these
     answers. Until a partition is answered, its known end offset is that of its last fetch.
     """
-
-    #: Seconds without a heartbeat after which the group removes this member.
-    session_s = SESSION_TIMEOUT_S
 
     def __init__(self, broker: Broker, process: Process, group: str, client_id: str) -> None:
         self._broker = broker

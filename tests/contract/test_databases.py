@@ -87,13 +87,13 @@ def test_items_come_in_key_order_from_the_first_on(database: Database) -> None:
 
 def test_bulk_mode_changes_nothing_but_speed(database: Database) -> None:
     database.write([(b"a", b"0"), (b"gone", b"0")])
-    database.begin_bulk(100_000)
+    database.reopen(100_000)
     for number in range(50):
         database.load([b"%03d" % key for key in range(100)], [b"%d" % number] * 100)
     database.write([(b"gone", None), (b"meta", b"m")])
     assert database.get(b"meta") == b"m"
     database.flush(wait=False)
-    database.end_bulk()
+    database.reopen(None)
     assert not database.flushing
     assert all_of(database) == [*((b"%03d" % key, b"49") for key in range(100)), (b"a", b"0"), (b"meta", b"m")]
 

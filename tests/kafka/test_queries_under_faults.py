@@ -114,13 +114,14 @@ def break_something(worker: Any, stream: Any, chance: random.Random, done: threa
     return kind
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("answers", "workers"),
     [
         pytest.param(300, 2, id="300 answers of two workers", marks=pytest.mark.slow),
-        pytest.param(4000, 1, id="4,000 answers of one worker", marks=pytest.mark.thorough),
-        pytest.param(3000, 2, id="3,000 answers of two workers", marks=pytest.mark.thorough),
-        pytest.param(3000, 3, id="3,000 answers of three workers", marks=pytest.mark.thorough),
+        pytest.param(1000, 1, id="1,000 answers of one worker", marks=pytest.mark.thorough),
+        pytest.param(4000, 2, id="4,000 answers of two workers", marks=pytest.mark.thorough),
+        pytest.param(5000, 3, id="5,000 answers of three workers", marks=pytest.mark.thorough),
     ],
 )
 def test_each_answer_is_the_committed_fold_at_its_position(

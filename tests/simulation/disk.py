@@ -278,13 +278,9 @@ class SimulatedDatabase(Database):
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         self.write(list(zip(keys, values, strict=True)))
 
-    def begin_bulk(self, records: int) -> None:
+    def reopen(self, bulk_records: int | None) -> None:
         self.flush()
-        self._stored.bulk = True
-
-    def end_bulk(self) -> None:
-        self.flush()
-        self._stored.bulk = False
+        self._stored.bulk = bulk_records is not None
 
     @property
     def flushing(self) -> bool:

@@ -45,7 +45,11 @@ HOMES = {
     # No module imports supervisor, because it runs as a program. To import supervisor takes 40 ms of CPU, and httpx
     # takes 70 ms. Both are too long for a command.
     "supervisor": (),
-    "httpx": ("orchestration/view/runs.py", "orchestration/host/local.py"),
+    "httpx": (
+        "orchestration/view/runs.py",
+        "orchestration/host/local.py",
+        "processors/engine/serving/state/peers.py",
+    ),
     "pyiceberg": ("infra/warehouse",),
     "pydantic_settings": ("infra/settings/settings.py", "infra/settings/project_source.py"),
     "typer": ("orchestration",),

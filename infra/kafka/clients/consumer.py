@@ -129,6 +129,10 @@ def _next_offset(place: TopicPartition) -> int | None:
     return NotedOffset(place.offset, place.metadata) if place.metadata else place.offset
 
 
+#: Milliseconds without a heartbeat after which the group removes a member, unless the settings have another time.
+SESSION_MS = 10_000
+
+
 class GroupConsumer:
     """A consumer that is a member of a consumer group; implements the engine's protocol ``GroupMember``.
 
@@ -159,7 +163,7 @@ class GroupConsumer:
             "partition.assignment.strategy": "range",
             # If a worker is killed, its group reassigns the worker's partitions after this timeout. Kafka's default of
             # 45 s is too long.
-            "session.timeout.ms": 10_000,
+            "session.timeout.ms": SESSION_MS,
             "heartbeat.interval.ms": 2_000,
             "fetch.wait.max.ms": 50,
             "queued.min.messages": 100_000,
@@ -177,8 +181,6 @@ class GroupConsumer:
             "auto.offset.reset": "error",
             "error_cb": self._on_library_error,
         }
-        #: Seconds without a heartbeat after which the group removes this member.
-        self.session_s = float(settings["session.timeout.ms"]) / 1000
         self._cooperative = "cooperative" in str(settings["partition.assignment.strategy"])
         self._consumer = Consumer(settings, logger=library_logger())
 

@@ -144,7 +144,7 @@ def check_windows(tasks: Sequence[Task], stores: Sequence[str], selection: Selec
 def check_settled(worker: Owner) -> None:
     """Raise CommandRefused while the worker joins its group or restores tasks."""
     waiting = [task.name for task in worker.assignment.tasks if task.phase is not TaskPhase.RUNNING]
-    if waiting or worker.assignment.busy or not worker.assignment.joined:
+    if waiting or worker.assignment.busy or not worker.assignment.freshness.joined:
         raise CommandRefused(
             f"The worker is still opening its partitions{' (' + ', '.join(waiting) + ')' if waiting else ''}.",
             action="Repeat the command when its phase is `running`.",

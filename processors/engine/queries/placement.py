@@ -18,7 +18,7 @@ from holdfast.processors.engine.runtime.ports import Cluster
 from holdfast.processors.engine.topology import StoreSpec, Topology
 
 #: Seconds for which the partition counts of topics are reused, and the timeout of a request for them.
-COUNTS_FRESH_S, REQUEST_TIMEOUT_S = 10.0, 2.0
+COUNTS_FRESH_S, REQUEST_TIMEOUT_S = 10.0, 2.5
 
 
 def partitions_of_key(key: bytes, count: int, *, grouped: bool) -> tuple[int, ...]:

@@ -102,7 +102,7 @@ class Committer:
         self._assignment = assignment
         #: Whether commits use a transaction; False for at-least-once without changelogs and repartition topics.
         self._transactional = options.exactly_once or bool(topology.changelogs or topology.repartitions)
-        self.transactional_id, self.address = transactional_id, ""
+        self.transactional_id = transactional_id
         owners = assignment.standbys.owners
         owners.own, owners.on_wait = transactional_id, lambda: self.on_wait(None)
         own = [*(spec.topic.name for spec in topology.changelogs), *(spec.topic for spec in topology.repartitions)]
@@ -146,7 +146,7 @@ class Committer:
 
     def join(self) -> GroupMember:
         """Create a new group member. Its client id begins with the transactional id, which names this worker."""
-        self._member = self._cluster.group_consumer(self._options.group, self.transactional_id + self.address)
+        self._member = self._cluster.group_consumer(self._options.group, self.transactional_id)
         return self._member
 
     def start(self) -> None:

@@ -247,7 +247,7 @@ class Worker:
         room = RECORDS_PER_POLL if not count else max(1, min(RECORDS_PER_POLL, count - self.processed))
         batches = member.poll(room, self.assignment.rest_s if restoring else self._patience())
         self._raise_what_failed()
-        self.assignment.freshness.turn(self.assignment.tasks, self._open, self.clock.monotonic(), member.session_s)
+        self.assignment.freshness.turn(self.assignment.tasks, self._open, self.clock.monotonic())
         self._open.polled(sum(len(batch.offsets) for batch in batches), room)
         self._process_all(batches, count)
         if not restoring:
@@ -311,7 +311,7 @@ class Worker:
         elif self.assignment.busy:
             self.phase = Phase.RESTORING
         else:
-            self.phase = Phase.RUNNING if self.assignment.joined else Phase.JOINING
+            self.phase = Phase.RUNNING if self.assignment.freshness.joined else Phase.JOINING
         if self.phase in (Phase.JOINING, Phase.RESTORING, Phase.WAITING):
             self._message_at = self.clock.monotonic()
 

@@ -36,10 +36,6 @@ class GroupMember(Protocol):
         """Return at most ``records_max`` records after at most ``timeout_s`` seconds; rebalance callbacks run here."""
 
     @property
-    def session_s(self) -> float:
-        """Seconds without a heartbeat after which the group removes this member."""
-
-    @property
     def brokers_down_s(self) -> float:
         """Seconds since the last contact with any broker; 0 while a broker is reachable."""
 
@@ -259,6 +255,13 @@ class Cluster(Protocol):
     @property
     def clock(self) -> Clock:
         """The clock for all timeouts; tests replace it by simulated time."""
+
+    @property
+    def session_s(self) -> float:
+        """Seconds without a heartbeat after which a consumer group removes a member of this cluster's clients."""
+
+    def be_reached_at(self, address: str) -> None:
+        """Sets the host and port of this worker's HTTP server. The client ids of later group members contain them."""
 
     def topics(self, timeout_s: float = 20.0) -> TopicView:
         """A client for facts about topics and groups; ``timeout_s`` is the timeout of each request."""

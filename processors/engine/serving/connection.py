@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from enum import Enum
+from selectors import EVENT_READ, EVENT_WRITE
 from typing import Protocol
 
 from holdfast.processors.engine.serving.requests import (
@@ -69,6 +70,7 @@ class _Phase(Enum):
     READING = "reading"
     SERVED = "served"
     ANSWERED = "answered"
+    ANSWERED_KEPT = "answered, and the connection stays open"
     DRAINED = "drained"
     CLOSED = "closed"
 
@@ -88,9 +90,9 @@ class Connection:
         self._head: Head | None = None
         self._unsent = memoryview(b"")
         self._drained = self._reads = 0
-        self._keeps = self._was_answered = False
-        #: Whether the event loop watches for bytes of the client, and for room to send.
-        self._listens, self._sends = True, False
+        self._was_answered = False
+        #: What the event loop watches: bytes of the client (``EVENT_READ``), room to send (``EVENT_WRITE``), or both.
+        self._watched = EVENT_READ
         self._again: asyncio.TimerHandle | None = None
         self._deadline = loop.call_later(REQUEST_S, self.close)
         loop.add_reader(self._descriptor, self.read)
@@ -115,7 +117,7 @@ class Connection:
     @property
     def is_answered_soon(self) -> bool:
         """Whether the request is complete, but the answer is not completely sent."""
-        return self._phase in (_Phase.SERVED, _Phase.ANSWERED)
+        return self._phase in (_Phase.SERVED, _Phase.ANSWERED, _Phase.ANSWERED_KEPT)
 
     @property
     def unsent_bytes(self) -> int:
@@ -159,13 +161,13 @@ class Connection:
             self._again = self._loop.call_later(_READ_AGAIN_S, self._read_on)
 
     def _read_on(self) -> None:
-        if not self._listens:
-            self._listens = True
+        if not self._watched & EVENT_READ:
+            self._watched |= EVENT_READ
             self._loop.add_reader(self._descriptor, self.read)
 
     def _read_no_more(self) -> None:
-        if self._listens:
-            self._listens = False
+        if self._watched & EVENT_READ:
+            self._watched &= ~EVENT_READ
             self._loop.remove_reader(self._descriptor)
         if self._again is not None:
             self._again.cancel()
@@ -211,15 +213,14 @@ class Connection:
         """
         if self._phase is _Phase.CLOSED:
             return
-        self._keeps = keeps
         if not keeps:
             self._received = bytearray()
-        self._phase, self._unsent = _Phase.ANSWERED, memoryview(answer)
+        self._phase, self._unsent = _Phase.ANSWERED_KEPT if keeps else _Phase.ANSWERED, memoryview(answer)
         self._deadline.cancel()
         self._write()
         if self._unsent:
             self._deadline = self._loop.call_later(ANSWER_S, self.close)
-            self._sends = True
+            self._watched |= EVENT_WRITE
             self._loop.add_writer(self._descriptor, self._write)
             self._server.bound_unsent()
         self._server.place_freed()
@@ -229,7 +230,7 @@ class Connection:
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
             if self._unsent:
                 return self._server.reads_on(self)
-            if self._keeps:
+            if self._phase is _Phase.ANSWERED_KEPT:
                 return self._next_request()
             self._socket.shutdown(socket.SHUT_WR)
         except (BlockingIOError, InterruptedError):
@@ -243,8 +244,8 @@ class Connection:
         self._read_on()
 
     def _send_no_more(self) -> None:
-        if self._sends:
-            self._sends = False
+        if self._watched & EVENT_WRITE:
+            self._watched &= ~EVENT_WRITE
             self._loop.remove_writer(self._descriptor)
 
     def _next_request(self) -> None:

@@ -23,12 +23,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -37,10 +36,10 @@ from holdfast.infra.settings import ServingSettings
 from holdfast.processors.engine.serving.connection import Connection
 from holdfast.processors.engine.serving.guard import OPEN_PAGES, Guard
 from holdfast.processors.engine.serving.limits import Allowance, WorkThreads
+from holdfast.processors.engine.serving.query_lane import FAILED, Queries, QueryLane
 from holdfast.processors.engine.serving.requests import (
     Answer,
     Head,
-    Later,
     Refused,
     Rules,
     written,
@@ -48,11 +47,6 @@ from holdfast.processors.engine.serving.requests import (
 
 _log = structlog.get_logger("serving")
 
-#: Seconds between two attempts to answer a query that waits for a commit.
-LOOK_AGAIN_S = 0.01
-#: The interpreter's switch interval while queries come, in seconds. Python's is 5 ms, which each system call of a query
-#: would wait. ``HURRY_S``: seconds without a query after which the former interval is set again.
-SWITCH_S, HURRY_S = 0.0005, 1.0
 #: Maximum number of open connections. If all are in use, a new connection replaces an old one, for example one whose
 #: request head is incomplete.
 AT_ONCE_MAX = 128
@@ -80,19 +74,6 @@ _LOG_FIRST, _LOG_EVERY = 5, 1000
 Serve = Callable[[str, str, bytes], Answer]
 
 
-class Queries(Protocol):
-    """The routes of queries about state (``serving.state``)."""
-
-    def serves(self, page: str) -> bool:
-        """Whether a path belongs to these routes."""
-
-    def at_once(self, head: Head) -> Answer | Later | None:
-        """Answers a request without blocking; None if it must be answered on a thread."""
-
-    def on_thread(self, head: Head) -> Answer | Later:
-        """Answers a request. The call may block, for example while another worker answers."""
-
-
 class ServingImpossible(BadConfiguration):
     """The server can't listen on its address or port. Fields: ``host``, ``port``."""
 
@@ -118,7 +99,6 @@ class RequestServer:
         bodies: Mapping[str, int] | None = None,
         queries: Queries | None = None,
     ) -> None:
-        self._queries = queries
         of_state = (lambda page: False) if queries is None else queries.serves
         self.rules = Rules(guard, frozenset(pages), bodies or {}, of_state)
         self._serve = serve
@@ -126,19 +106,14 @@ class RequestServer:
         self._host = serving.host
         self._listener = _listening(serving)
         self.port = int(self._listener.getsockname()[1])
-        self._readers = WorkThreads("serving", READERS_MAX)
-        self._controllers = WorkThreads("control", CONTROLLERS_MAX)
-        self._askers = WorkThreads("queries", READERS_MAX)
+        self._crews = {True: WorkThreads("serving", READERS_MAX), False: WorkThreads("control", CONTROLLERS_MAX)}
+        self._lane = None if queries is None else QueryLane(queries, serving.queries_per_s)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Open connections, oldest first. A connection whose client reads some of the answer moves to the end.
         self._open: dict[Connection, None] = {}
         self._accepting = self._closing = self._rests = False
-        self._queried_at = 0.0
-        #: The interpreter's switch interval before the first query; None while no queries come.
-        self._former_interval_s: float | None = None
         self._allowance = Allowance(_ACCEPTS_PER_S, _ACCEPTS_MAX)
-        self._query_allowance = Allowance(serving.queries_per_s, max(1.0, serving.queries_per_s / 10))
 
     @property
     def url(self) -> str:
@@ -175,13 +150,13 @@ class RequestServer:
             loop.run_forever()
         finally:
             self._closing = True
-            self._calm()
             for connection in list(self._open):
                 connection.close()
             loop.close()
-            self._readers.end()
-            self._controllers.end()
-            self._askers.end()
+            for crew in self._crews.values():
+                crew.end()
+            if self._lane is not None:
+                self._lane.end()
 
     def _finish(self) -> None:
         assert self._loop is not None
@@ -307,10 +282,11 @@ class RequestServer:
         if head.reads and head.page in OPEN_PAGES:
             connection.answer(self._answer(head, body))
             return
-        if head.reads and self._queries is not None and self._queries.serves(head.page):
-            self._query(connection, head, self._queries)
+        if head.reads and self._lane is not None and self._lane.serves(head.page):
+            assert self._loop is not None
+            self._lane.take(connection, head, self._loop)
             return
-        crew = self._readers if head.reads else self._controllers
+        crew = self._crews[head.reads]
         crew.take(partial(self._serve_on_thread, connection, head, body))
 
     def _serve_on_thread(self, connection: Connection, head: Head, body: bytes) -> None:
@@ -324,64 +300,8 @@ class RequestServer:
             answer = self._serve(head.method, head.page, body)
         except Exception:
             _log.warning("a request was not answered", page=head.page, exc_info=True)
-            answer = _FAILED
+            answer = FAILED
         return written(answer, with_body=head.method != "HEAD")
-
-    def _query(self, connection: Connection, head: Head, queries: Queries) -> None:
-        """Answers a query at once, or on a thread if it must wait for other workers or Kafka."""
-        assert self._loop is not None
-        if not self._query_allowance.takes_one(self._loop.time()):
-            connection.answer(written(_TOO_MANY, keeps=head.keeps), keeps=head.keeps)
-            return
-        self._hurry()
-        answer = _guarded(partial(queries.at_once, head))
-        if answer is None:
-            self._askers.take(partial(self._query_on_thread, connection, head, queries))
-        else:
-            self._tell(connection, head, answer)
-
-    def _hurry(self) -> None:
-        """Lets this thread run soon after it asks for the interpreter, until no query has come for a while.
-
-        Each system call gives the interpreter to the worker's loop, which keeps it for the switch interval.
-        """
-        assert self._loop is not None
-        self._queried_at = self._loop.time()
-        if self._former_interval_s is None:
-            self._former_interval_s = sys.getswitchinterval()
-            sys.setswitchinterval(min(SWITCH_S, self._former_interval_s))
-            self._loop.call_later(HURRY_S, self._calm)
-
-    def _calm(self) -> None:
-        assert self._loop is not None
-        left_s = self._queried_at + HURRY_S - self._loop.time()
-        if left_s > 0 and not self._closing:
-            self._loop.call_later(left_s, self._calm)
-        elif self._former_interval_s is not None:
-            sys.setswitchinterval(self._former_interval_s)
-            self._former_interval_s = None
-
-    def _query_on_thread(self, connection: Connection, head: Head, queries: Queries) -> None:
-        assert self._loop is not None
-        answer = _guarded(partial(queries.on_thread, head)) or _FAILED
-        with suppress(RuntimeError):  # RuntimeError means that the server was closed in the meantime
-            self._loop.call_soon_threadsafe(self._tell, connection, head, answer)
-
-    def _tell(self, connection: Connection, head: Head, answer: Answer | Later) -> None:
-        assert self._loop is not None
-        if isinstance(answer, Later):
-            if not connection.is_closed:
-                self._loop.call_later(LOOK_AGAIN_S, self._look_again, connection, head, answer)
-            return
-        keeps = head.keeps and not self._closing
-        connection.answer(written(answer, with_body=head.method != "HEAD", keeps=keeps), keeps=keeps)
-
-    def _look_again(self, connection: Connection, head: Head, waiting: Later) -> None:
-        answer = _guarded(waiting.again)
-        if answer is None and self._queries is not None:
-            self._askers.take(partial(self._query_on_thread, connection, head, self._queries))
-        else:
-            self._tell(connection, head, answer or _FAILED)
 
     def refused(self, client: str, refused: Refused) -> None:
         """Counts a refused request. Logs the first ``_LOG_FIRST`` refused requests, then every ``_LOG_EVERY``-th."""
@@ -389,21 +309,6 @@ class RequestServer:
         if self._refusals <= _LOG_FIRST or self._refusals % _LOG_EVERY == 0:
             shown = refused.page if refused.page in self.rules.pages else "unknown"
             _log.warning("request refused", client=client, page=shown, why=refused.why, total=self._refusals)
-
-
-_TOO_MANY = Answer(
-    429, {"error": "too many queries; HOLDFAST_SERVING__QUERIES_PER_S sets the limit"}, headers={"Retry-After": "1"}
-)
-_FAILED = Answer(500, {"error": "the request failed; the worker's log has the reason"})
-
-
-def _guarded(serve: Callable[[], Answer | Later | None]) -> Answer | Later | None:
-    """Calls ``serve``; an unexpected error becomes the answer 500."""
-    try:
-        return serve()
-    except Exception:
-        _log.warning("a query was not answered", exc_info=True)
-        return _FAILED
 
 
 def _listening(serving: ServingSettings) -> socket.socket:

@@ -20,7 +20,6 @@ Invariants:
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -35,12 +34,9 @@ from urllib.parse import urlsplit
 import structlog
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.records import ADDRESS
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import ServingSettings, Settings
 from holdfast.infra.system.process import own_identity, start_mark
-from holdfast.processors.engine.queries.placement import PartitionCounts
-from holdfast.processors.engine.queries.service import StateService
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.owner_commands.commands import (
     COMMAND_BYTES_MAX,
@@ -60,9 +56,8 @@ from holdfast.processors.engine.serving.failure_file import write_failure
 from holdfast.processors.engine.serving.guard import Guard, control_token
 from holdfast.processors.engine.serving.local_checkpoints import take_checkpoint
 from holdfast.processors.engine.serving.requests import Answer
-from holdfast.processors.engine.serving.state.peers import Peers
 from holdfast.processors.engine.serving.state.routes import StateRoutes
-from holdfast.processors.engine.serving.state.worker_tasks import WorkerTasks
+from holdfast.processors.engine.serving.state.worker_state import advertised, state_routes
 from holdfast.processors.engine.serving.status import describe_worker
 
 if TYPE_CHECKING:
@@ -145,7 +140,7 @@ class ControlServer:
         ServingImpossible: The server can't listen on its address or port.
     """
 
-    def __init__(
+    def __init__(  # tidy: allow-wide because each argument is one fact about the worker or its place
         self,
         worker: Worker,
         processor: str,
@@ -424,31 +419,6 @@ def serve_worker(worker: Worker, processor: str, slot: str, settings: Settings) 
     server = ControlServer(worker, processor, slot, endpoint, checkpoints, serving, stuck_after_s, queries)
     url = server.start()
     if not serving.on_loopback:  # other machines can reach this worker
-        worker.committer.address = ADDRESS + advertised(serving, urlsplit(url).port or 0)
+        worker.maintenance.cluster.be_reached_at(advertised(serving, urlsplit(url).port or 0))
     _log.info("status and control", url=url)
     return server
-
-
-def state_routes(worker: Worker, slot: str, endpoints: Path, guard: Guard) -> StateRoutes:
-    """Returns the routes of queries about a worker's state. ``endpoints`` is the folder of the endpoint files."""
-    cluster = worker.maintenance.cluster
-    held = WorkerTasks(worker, slot)
-    counts = PartitionCounts(worker.topology, cluster, worker.clock)
-    topics = [*(frame.topic for frame in worker.frames.values())]
-    forms = {topic.name: topic.formats.key_deserializer for topic in topics}
-    group, own = worker.options.group, worker.committer.transactional_id
-    peers = Peers(worker.topology, cluster, worker.clock, group, own, endpoints, guard.state_token)
-    return StateRoutes(StateService(held, counts, forms), peers, guard, worker.clock, held.global_row)
-
-
-def advertised(serving: ServingSettings, port: int) -> str:
-    """Returns host and port under which other workers reach a worker.
-
-    A server that listens on all addresses is reached by the name of its machine.
-    """
-    host = serving.advertised or {"0.0.0.0": "", "::": ""}.get(serving.host, serving.host)  # noqa: S104 # nosec B104
-    host = host or socket.gethostname()
-    bare = host.rpartition("]")[2]
-    if ":" in bare or (bare and ":" in host and not host.startswith("[")):
-        return host if host.startswith("[") or host.count(":") == 1 else f"[{host}]:{port}"
-    return f"{host}:{port}"

@@ -90,7 +90,7 @@ class Assignment:
         self.standbys = Standbys(topology, cluster, folder, databases, options, checkpoints)
         self._tasks: dict[str, Task] = {}
         self._by_partition, self._starts = dict[Partition, Task](), dict[Partition, int]()
-        self.freshness, self.pending = Freshness(), list[Task]()
+        self.freshness, self.pending = Freshness(cluster.session_s), list[Task]()
         #: Seconds for which the loop may wait for records before it calls ``advance`` again.
         self.rest_s = 0.0
         self._fetching: dict[str, tuple[Task, CheckpointSearch]] = {}
@@ -98,7 +98,6 @@ class Assignment:
         #: For each task that is being opened: the stream time and the message counts from the metadata of its committed
         #: offsets.
         self._noted: dict[str, Noted] = {}
-        self.joined = False
         #: Maps topics (sources and changelogs) to their topic ids, as read at the last assignment.
         self.topic_ids: dict[str, str] = {}
         # `latest` applies only to source topics. A repartition topic is always read from its first offset.
@@ -146,7 +145,7 @@ class Assignment:
 
         ``advance`` opens their tasks after the callback.
         """
-        self.joined = True
+        self.freshness.assigned()
         self.standbys.look_soon()
         for partition in partitions:
             subtopology = self._topology.subtopology_of(partition.topic)
@@ -238,7 +237,6 @@ class Assignment:
         self._by_partition.clear()
         self._starts.clear()
         self.pending.clear()
-        self.joined = False
 
     def _open_pending(self, member: GroupMember) -> None:
         tasks = list(self.pending)

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from holdfast.processors.engine.runtime.task.facts import TaskFacts
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 
 #: A worker whose loop has made no turn for longer than this answers no queries. After such a gap, it answers again when
 #: a commit has succeeded. In seconds, and as a part of the group's session: a member that was silent for a shorter time
@@ -48,19 +49,53 @@ class CommitDue(Protocol):
         """Makes a commit due in this many seconds."""
 
 
-class Freshness:
-    """The state machine of ``Ownership`` for one worker."""
+class OwnedTask(Protocol):
+    """The part of a task that the proof of ownership uses; ``task.Task`` implements it."""
 
-    def __init__(self) -> None:
+    @property
+    def running(self) -> bool:
+        """Whether the task is restored and processes input."""
+
+    @property
+    def store(self) -> TaskStore | None:
+        """The task's database; None for a task without state, about which nobody asks."""
+
+    @property
+    def meta(self) -> TaskMeta:
+        """The offsets of the last commit."""
+
+    def commit_again(self) -> None:
+        """Makes the next commit contain the task, even without changes."""
+
+
+class Freshness:
+    """The state machine of ``Ownership`` for one worker.
+
+    Args:
+        session_s: Seconds without a heartbeat after which the group removes this worker.
+    """
+
+    def __init__(self, session_s: float) -> None:
         self.seen = Seen(Ownership.UNKNOWN, float("-inf"))
         #: Seconds without a turn after which the ownership is doubted.
-        self.gap_s = GAP_S_MAX
+        self.gap_s = min(GAP_S_MAX, session_s * GAP_OF_SESSION)
         #: Whether a query has asked. A worker that nobody asks needs no proof.
         self.is_asked = False
-        #: Whether the proof is under way: tasks that must commit are not proven yet.
-        self._proves = False
+        #: Whether the group has assigned partitions since the worker joined it.
+        self._joined = False
+        #: The tasks whose commit is the proof that is under way, with their last transaction before it.
+        self._unproven: list[tuple[OwnedTask, int]] | None = None
 
-    def turn(self, tasks: Sequence[TaskFacts], work: CommitDue, now: float, session_s: float) -> None:
+    @property
+    def joined(self) -> bool:
+        """Whether the group has assigned partitions since the worker joined it."""
+        return self._joined
+
+    def assigned(self) -> None:
+        """Notes that the group has assigned partitions."""
+        self._joined = True
+
+    def turn(self, tasks: Sequence[OwnedTask], work: CommitDue, now: float) -> None:
         """Notes a turn of the loop: a poll returned, and did not say that the membership is lost.
 
         If the tasks are doubted, and a query waits for the proof, the next commit contains all running tasks.
@@ -69,24 +104,23 @@ class Freshness:
             tasks: The tasks of this worker.
             work: Takes the time at which a commit is due.
             now: Monotonic seconds.
-            session_s: Seconds without a heartbeat after which the group removes this member.
         """
-        self.gap_s = min(GAP_S_MAX, session_s * GAP_OF_SESSION)
         known, at = self.seen
         if known is Ownership.UNKNOWN:
             known = Ownership.KNOWN
         elif now - at > self.gap_s:
-            known, self._proves = Ownership.DOUBTED, False
-        owned = [task for task in tasks if task.running]
-        if known is Ownership.DOUBTED and self._proves and not any(task.must_commit for task in owned):
-            known = Ownership.KNOWN
-        elif known is Ownership.DOUBTED and self.is_asked and not self._proves:
-            self._proves = True
-            for task in owned:
-                task.commits_again()
+            known, self._unproven = Ownership.DOUBTED, None
+        if known is Ownership.DOUBTED and self._unproven is not None:
+            if all(task.meta.transaction > before for task, before in self._unproven if task.running):
+                known, self._unproven = Ownership.KNOWN, None
+        elif known is Ownership.DOUBTED and self.is_asked:
+            owned = [task for task in tasks if task.running and task.store is not None]
+            self._unproven = [(task, task.meta.transaction) for task in owned]
+            for task, _ in self._unproven:
+                task.commit_again()
             work.commit_in(0.0, now)
         self.seen = Seen(known, now)
 
     def left(self) -> None:
         """Notes that the worker leaves its group."""
-        self.seen = Seen(Ownership.UNKNOWN, float("-inf"))
+        self.seen, self._joined, self._unproven = Seen(Ownership.UNKNOWN, float("-inf")), False, None

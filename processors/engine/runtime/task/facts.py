@@ -70,8 +70,9 @@ class TaskFacts:
         self._positions: dict[str, int] = {}
         self._began: dict[str, int] = {}
         self._begun_empty: frozenset[str] = frozenset()
-        self._commits_again = False
         self.restored, self.restored_s = 0, 0.0
+        #: The transaction after which a commit is needed even without changes; -1 for none.
+        self._again_after = -1
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -177,16 +178,7 @@ class TaskFacts:
 
     def committed_as(self, inputs: Mapping[str, int]) -> None:
         """Stores the input offsets of a commit as the committed offsets. Must be called after the commit."""
-        self._committed, self._begun_empty, self._commits_again = dict(inputs), frozenset(), False
-
-    @property
-    def must_commit(self) -> bool:
-        """Whether the next commit must contain this task, even without changes."""
-        return self._commits_again
-
-    def commits_again(self) -> None:
-        """Makes the next commit contain this task, even without changes. The commit proves that the task is owned."""
-        self._commits_again = True
+        self._committed, self._begun_empty = dict(inputs), frozenset()
 
     def moved_to(self, positions: Mapping[str, int]) -> None:
         """Sets the positions, and ``began``, to other offsets. The task then reads from these offsets."""

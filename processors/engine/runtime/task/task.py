@@ -449,8 +449,13 @@ class Task(TaskFacts):
     @property
     def progressed(self) -> bool:
         """Whether a commit is needed: something has moved, new stores began empty, or ownership must be proven."""
-        moved = self._positions != self._committed or bool(self._begun_empty) or self._commits_again
-        return moved or any(each is not None and each.dirty for each in (self.time, self.schedules, self.sources))
+        moved = self._positions != self._committed or self._again_after == self.meta.transaction
+        parts = (self.time, self.schedules, self.sources)
+        return moved or bool(self._begun_empty) or any(each is not None and each.dirty for each in parts)
+
+    def commit_again(self) -> None:
+        """Makes the next commit contain this task, even without changes. The commit proves that the task is owned."""
+        self._again_after = self.meta.transaction
 
     def dirty_bytes(self) -> int:
         """Returns the estimated bytes of the uncommitted writes."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import httpx
 
 #: Seconds for which the description of the group is reused, and the timeout of a request for it.
-GROUP_FRESH_S, REQUEST_TIMEOUT_S = 1.0, 2.0
+GROUP_FRESH_S, REQUEST_TIMEOUT_S = 1.0, 2.5
 #: Seconds that a forwarded query may take, in addition to the time that it may wait.
 FORWARD_TIMEOUT_S = 5.0
 #: HTTP status of a worker that does not own the task of a forwarded query.

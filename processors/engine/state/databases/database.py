@@ -51,14 +51,13 @@ class Database(Protocol):
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Does the same as ``write``. The changes are given as parallel lists of keys and values."""
 
-    def begin_bulk(self, records: int) -> None:
-        """Starts bulk mode for about ``records`` writes. Reads may be slow until ``end_bulk``.
+    def reopen(self, bulk_records: int | None) -> None:
+        """Flushes all writes, and begins or ends bulk mode.
 
-        If the process dies in bulk mode, only the writes since the last flush are lost.
+        Args:
+            bulk_records: About how many writes will follow in bulk mode, in which reads may be slow. If the process
+                dies in bulk mode, only the writes since the last flush are lost. None ends bulk mode.
         """
-
-    def end_bulk(self) -> None:
-        """Flushes all writes and ends bulk mode."""
 
     @property
     def flushing(self) -> bool:

@@ -79,10 +79,7 @@ class MemoryDatabase(Database):
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         self.write(list(zip(keys, values, strict=True)))
 
-    def begin_bulk(self, records: int) -> None:
-        """Does nothing, because writes to memory need no bulk mode."""
-
-    def end_bulk(self) -> None:
+    def reopen(self, bulk_records: int | None) -> None:
         """Does nothing, because writes to memory need no bulk mode."""
 
     @property

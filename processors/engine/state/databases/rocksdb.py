@@ -158,13 +158,7 @@ class RocksDatabase(Database):
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         self.write(zip(keys, values, strict=True))
 
-    def begin_bulk(self, records: int) -> None:
-        self._reopen(records)
-
-    def end_bulk(self) -> None:
-        self._reopen(None)
-
-    def _reopen(self, bulk_records: int | None) -> None:
+    def reopen(self, bulk_records: int | None) -> None:
         assert self._memory is not None  # Only a read-only database has no ``memory``, and it is never reopened.
         self.flush()
         self.close()

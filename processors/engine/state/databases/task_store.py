@@ -139,7 +139,7 @@ class TaskStore:
         """Starts bulk mode for a replay of about ``records`` records; reads may be slow until ``end_bulk``."""
         self.in_bulk = True
         with self._watched("opened"), self.views.reopened():
-            self._database.begin_bulk(records)
+            self._database.reopen(records)
 
     def end_bulk(self) -> None:
         """Flushes all writes and ends bulk mode.
@@ -148,7 +148,7 @@ class TaskStore:
         ``flushing`` is False.
         """
         with self._watched("flushed"), self.views.reopened():
-            self._database.end_bulk()
+            self._database.reopen(None)
         self.in_bulk = False
 
     def flush(self, *, wait: bool = True) -> None:

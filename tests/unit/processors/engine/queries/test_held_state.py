@@ -32,13 +32,22 @@ class Commits:
         self.due += 1
 
 
+class OwnTask(TaskFacts):
+    """A task that notes when it must commit."""
+
+    must_commit = False
+
+    def commit_again(self) -> None:
+        self.must_commit = True
+
+
 @dataclass
 class Held:
     """One worker with the task of partition 0 of the topic `in`."""
 
     path: Path
     clock: VirtualClock = field(default_factory=VirtualClock)
-    freshness: Freshness = field(default_factory=Freshness)
+    freshness: Freshness = field(default_factory=lambda: Freshness(SESSION_S))
     slot: str = "0"
     progress: Mapping[str, float | None] | None = None
     work: Commits = field(default_factory=Commits)
@@ -47,10 +56,10 @@ class Held:
         app = Application("localhost:1", consumer_group="queries", loglevel=None)
         app.dataframe(app.topic("in")).apply(lambda value, state: value, stateful=True, store="totals")
         self.topology = app.topology()
-        self.task = TaskFacts("in-0", "in", 0, ("in",))
+        self.task = OwnTask("in-0", "in", 0, ("in",))
         self.task.opened(TaskStore(MemoryDatabases(export), self.path))
 
-    def owned(self) -> Sequence[TaskFacts]:
+    def owned(self) -> Sequence[OwnTask]:
         return [] if self.task.phase is TaskPhase.CLOSED else [self.task]
 
     def followed(self) -> Sequence[TaskFacts]:
@@ -65,13 +74,13 @@ class Held:
         return self.commits(offset)
 
     def commits(self, offset: int) -> Held:
-        self.task.write((), inputs={"in": offset}, complete_at=self.clock.time())
-        self.task.committed_as({"in": offset})
+        transaction = self.task.meta.transaction + 1
+        self.task.write((), inputs={"in": offset}, transaction=transaction, complete_at=self.clock.time())
         return self
 
     def turns(self) -> Held:
         """The worker's loop makes a turn."""
-        self.freshness.turn(self.owned(), self.work, self.clock.monotonic(), SESSION_S)
+        self.freshness.turn(self.owned(), self.work, self.clock.monotonic())
         return self
 
     def passes(self, seconds: float) -> None:
@@ -155,8 +164,8 @@ def test_a_second_gap_during_the_proof_needs_a_commit_after_it(held: Held) -> No
 
 
 def test_a_short_session_makes_the_gap_short(held: Held) -> None:
-    held.runs()
-    held.freshness.turn(held.owned(), held.work, held.clock.monotonic(), 2.0)
+    held.freshness = Freshness(2.0)
+    held.runs().turns()
     held.position()
     held.passes(1.1)
     with pytest.raises(StateAway, match="silent"):

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from holdfast.infra.settings import ServingSettings
-from holdfast.processors.engine.serving import connection, connections
+from holdfast.processors.engine.serving import connection, connections, query_lane
 from holdfast.processors.engine.serving.connections import RequestServer
 from holdfast.processors.engine.serving.guard import Guard
 from holdfast.processors.engine.serving.requests import Answer, Head, Later
@@ -168,13 +168,13 @@ def test_a_connection_without_a_next_query_is_closed(
 def test_queries_shorten_the_switch_interval_for_a_while(
     serve: Callable[..., RequestServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HURRY_S", 0.05)
+    monkeypatch.setattr(query_lane, "HURRY_S", 0.05)
     before, server = sys.getswitchinterval(), serve()
     assert httpx.get(f"{server.url}/stores/a", trust_env=False).status_code == 200
     while sys.getswitchinterval() != before:
         Event().wait(0.01)
-    monkeypatch.setattr(connections, "HURRY_S", 60.0)
+    monkeypatch.setattr(query_lane, "HURRY_S", 60.0)
     httpx.get(f"{server.url}/stores/a", trust_env=False)
-    assert sys.getswitchinterval() == pytest.approx(connections.SWITCH_S)
+    assert sys.getswitchinterval() == pytest.approx(query_lane.SWITCH_S)
     server.close()
     assert sys.getswitchinterval() == before

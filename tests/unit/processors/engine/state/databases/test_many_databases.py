@@ -31,7 +31,7 @@ def test_the_next_buffer_is_a_share_of_the_open_databases(tmp_path: Path) -> Non
     assert memory.buffer_bytes == 8 << 20
     opened = [databases.open(tmp_path / str(number), bulk_records=1) for number in range(16)]
     assert memory.buffer_bytes == 4 << 20
-    opened[0].end_bulk()
+    opened[0].reopen(None)
     assert memory.buffer_bytes == 4 << 20
     for database in opened:
         database.close()
