@@ -13,7 +13,7 @@ from holdfast.processors.engine.changelog.names import check_name
 from holdfast.processors.engine.runtime.commit_pace import Bounds
 from holdfast.processors.engine.runtime.task.failure_policy import Callbacks
 from holdfast.processors.engine.steps.signatures import is_async, refuses, written
-from holdfast.processors.engine.topology import StoreSpec, Topology
+from holdfast.processors.engine.topology import CALLS, StoreSpec, Topology
 
 Guarantee = Literal["exactly-once", "at-least-once"]
 #: Seconds between commits if the user sets no interval: 0.1 while the worker keeps up, 1.0 while it catches up.
@@ -229,6 +229,21 @@ def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
             raise ApplicationInvalid(
                 f"Store {store.name!r} has {what}, but use_changelog_topics is off: results could be sent twice.",
                 action="Set `use_changelog_topics=True`, or `processing_guarantee='at-least-once'`.",
+                store=store.name,
+            )
+
+
+def check_calls(unlogged: Iterable[StoreSpec]) -> None:
+    """Raises ApplicationInvalid for a store with answers of durable calls among stores without changelogs.
+
+    The commit of an answer changes no input offset. Without a changelog, the answer would be lost with the local disk.
+    """
+    for store in unlogged:
+        if store.kind == CALLS:
+            raise ApplicationInvalid(
+                f"Store {store.name!r} has answers of durable calls, but use_changelog_topics is off: answers would be "
+                "lost with the disk, and their calls repeated.",
+                action="Set `use_changelog_topics=True`, or take `durable=True` out.",
                 store=store.name,
             )
 

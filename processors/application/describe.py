@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.application.arguments import (
+    check_calls,
     check_dead_letters,
     check_late,
     check_own_topics,
@@ -118,6 +119,7 @@ def describe(app: Declared) -> Topology:
     has_changelogs, config = app.changelog_config is not None, app.changelog_config or {}
     check_time(stores, loses_commits=app.exactly_once and not has_changelogs)
     check_time_before_groups(stores, {} if has_changelogs else feeds)
+    check_calls(() if has_changelogs else stores)
     changelogs = tuple(
         ChangelogSpec(
             store.name,
@@ -191,10 +193,12 @@ def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:
 
     False with a global table or a table with ``changelog="source"``, because the rows of older messages would be
     missing. Also False with a sink, because the test would write to the external system of the sink. Also False with a
-    source, because a source is user code that fills a topic.
+    source, because a source is user code that fills a topic. Also False with durable calls, because the test would
+    repeat answered calls.
     """
     has_sinks = any(node.outbox and node.topic is None for node in steps)
-    return not (app.global_tables or app.source_logs or app.streams.sources.by_name or has_sinks)
+    is_durable = any(node.call is not None and node.call.answers is not None for node in steps)
+    return not (app.global_tables or app.source_logs or app.streams.sources.by_name or has_sinks or is_durable)
 
 
 def _places(steps: Sequence[Node]) -> list[str]:

@@ -101,7 +101,10 @@ def _run(frame: StreamingDataFrame, trial: Trial) -> None:
             for key, value in trial.state.items():
                 kept.set(key, value)
             kept.keep_message()
-        task.process(batch, 0, 1, _raise)
+        if not task.process(batch, 0, 1, _raise):  # the answer of a durable call is used after its commit
+            for each in task.keepers:
+                each.committed()
+            task.process(batch, 0, 1, _raise)
         if kept is not None and trial.state is not None and raw_key is not None:
             kept.point_at(raw_key, trial.timestamp)
             left = dict(kept.items())

@@ -1,4 +1,4 @@
-"""Describes how a store's content depends on time: windows, values that expire, timers, schedules, sources.
+"""Describes how a store's content depends on time: windows, values that expire, timers, schedules, sources, calls.
 
 Two kinds of text are made from these descriptions: the lines of a store's definition, and sentences for users. A
 duration in a text is an ``Ms`` object. Definitions show it in milliseconds, and sentences show it in a larger unit.
@@ -102,4 +102,18 @@ class SourceUse:
         return f"source {self.name}: {kind}"
 
 
-TimeUse = WindowUse | TtlUse | TimerUse | ScheduleUse | SourceUse
+@dataclass(frozen=True, slots=True)
+class CallUse:
+    """The store has answers of calls to another system, each until its message is committed.
+
+    An answer that is older than ``ttl_ms`` milliseconds of the worker's clock is not used.
+    """
+
+    ttl_ms: int
+
+    def text(self, duration: Callable[[int], str] = in_milliseconds) -> str:
+        """Returns a text with the maximum age of an answer. ``duration`` formats it."""
+        return f"answers of calls that are not used after {duration(self.ttl_ms)}"
+
+
+TimeUse = WindowUse | TtlUse | TimerUse | ScheduleUse | SourceUse | CallUse

@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.codec_table import CODECS, DEFAULT
 from holdfast.processors.engine.schema.types import StoreSchema
-from holdfast.processors.engine.store_uses import TimeUse, WindowUse
+from holdfast.processors.engine.store_uses import CallUse, TimeUse, WindowUse
 
 #: The kind of a store whose values user functions read and write, in contrast to windows and joins.
 KEY_VALUE = "key-value"
@@ -28,6 +28,8 @@ SCHEDULES = "schedules"
 #: The kind of a source's store. It holds the source's own state and the progress of its output. The store's only input
 #: is the topic to which the source produces.
 SOURCE = "source"
+#: The kind of a store with the answers of durable calls (``apply_async``) whose messages are not committed yet.
+CALLS = "calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class StoreSpec:
     @property
     def timed(self) -> bool:
         """Whether values of the store expire, or its keys have timers."""
-        return any(not isinstance(use, WindowUse) for use in self.uses)
+        return any(not isinstance(use, WindowUse | CallUse) for use in self.uses)
 
     @property
     def has_windows(self) -> bool:
@@ -70,9 +72,9 @@ class StoreSpec:
         """Whether the content follows from the messages of the input topics, so that it can be built again from them.
 
         False for a store of schedules, because the clock fires them. False for a source's store, because the source
-        sets its own state.
+        sets its own state. False for a store of calls, because another system gave the answers.
         """
-        return self.kind not in (SCHEDULES, SOURCE)
+        return self.kind not in (SCHEDULES, SOURCE, CALLS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.processors.engine.topology import SCHEDULES, SOURCE, Subtopology, Topology
+from holdfast.processors.engine.topology import CALLS, SCHEDULES, SOURCE, Subtopology, Topology
 
 _NOBODY: Mapping[str, int] = {}
 
@@ -46,6 +46,8 @@ def _part(topology: Topology, sub: Subtopology, partitions: Mapping[str, int]) -
     lines += [f"  fires   {line.removeprefix('schedule ')}" for store in scheduled for line in store.columns]
     sourced = [store for store in topology.stores if store.kind == SOURCE and store.name in sub.stores]
     lines += [f"  runs    {line} → {store.inputs[0]}" for store in sourced for line in store.columns]
+    called = [store for store in topology.stores if store.kind == CALLS and store.name in sub.stores]
+    lines += [f"  keeps   {line} ({store.name})" for store in called for line in store.columns]
     for spec in topology.repartitions:
         if set(spec.sources) & set(sub.inputs):
             lines += [f"  │ {spec.step} {spec.name}", "  ▼", f"  {spec.topic}"]

@@ -25,6 +25,7 @@ from holdfast.processors.engine.runtime.owner_commands.owner import Owner
 from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.task import Task
+from holdfast.processors.engine.runtime.task.task_time import TaskTime
 from holdfast.processors.engine.state.store import Writes
 from holdfast.processors.engine.topology import Topology
 
@@ -298,10 +299,10 @@ def commit_apart(
         yield from settle(worker, task, ticket)
     for name in (*writes, *last.emptied):
         task.states[name].forget()
-    if task.time is not None:
-        task.time.load(anew=back)
-    for each in (task.schedules, task.sources):
-        if each is not None:
+    for each in task.keepers:
+        if isinstance(each, TaskTime):
+            each.load(anew=back)
+        else:
             each.load()
     if inputs:
         worker.maintenance.go_to(task, part.inputs)

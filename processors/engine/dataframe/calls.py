@@ -27,26 +27,35 @@ from holdfast.processors.engine.steps.checked_arguments import check_function
 from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
 from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.signatures import is_async
+from holdfast.processors.engine.steps.store_options import StoreOptions, declare
+from holdfast.processors.engine.store_uses import CallUse
 
 Stream = TypeVar("Stream")
+
+#: Default and largest maximum age of the stored answer of a durable call, in milliseconds: 1 day, and 10 years.
+TTL_MS = 86_400_000
+TTL_MAX_MS = 3_650 * TTL_MS
 
 
 class StreamCalls(Generic[Stream]):
     """The methods of a stream whose functions await an external system: ``apply_async`` and ``join_lookup``."""
 
-    def apply_async(
+    def apply_async(  # tidy: allow-wide because durable calls need a store, as other steps with state do.
         self: Any,
         func: Callable[[Any], Awaitable[Any]],
         *,
         concurrency: int = 16,
         order: Literal["key", "none"] = "key",
         timeout: float | timedelta = 5.0,
+        durable: bool = False,
+        ttl: float | timedelta | None = None,
+        store: str | None = None,
     ) -> Stream:
         """Replaces each value by the result of the async function ``func``. Many calls run at the same time.
 
-        The calls run inside the transaction, and the messages keep their order. After a crash or an aborted commit, a
-        call may be repeated, but its result is committed only once. The step must come before the stream's steps with
-        state or outputs.
+        The messages keep their order. After a crash or an aborted commit, a call may be repeated, but its result is
+        committed only once. With ``durable``, only a call without a committed answer is repeated. The step must come
+        before the stream's steps with state or outputs.
 
         Args:
             func: An async function of the value.
@@ -55,14 +64,28 @@ class StreamCalls(Generic[Stream]):
                 soon as ``concurrency`` allows it.
             timeout: Maximum duration of a call, in seconds or as a timedelta; at most 10 seconds, 5 by default. A
                 longer call fails.
+            durable: Whether the answers are committed to a store before the next steps use them. The answers must be
+                JSON values.
+            ttl: Only with ``durable``: the maximum age of a stored answer, in seconds or as a timedelta; 1 day by
+                default. The call is repeated instead of using an older answer.
+            store: Only with ``durable``: the name of the store that has the answers; None means ``<topic>-calls``. A
+                new version of the processor uses the stored answers only if the store has the same name.
 
         Raises:
-            AsyncInvalid: ``func`` is not an async function, or an argument is out of range.
-            StepInvalid: ``func`` takes other arguments.
+            AsyncInvalid: ``func`` is not an async function, an argument is out of range, or ``ttl`` or ``store`` is
+                given without ``durable``.
+            StepInvalid: ``func`` takes other arguments, or the store's name is invalid.
+            StoreInvalid: Another step, or ``app.store``, has the store.
         """
         check_async(func, "`apply_async`", ("value",))
-        made: Stream = self._then(Node("apply", _call_of(func, concurrency, order, timeout)))
-        return made
+        call = _call_of(func, concurrency, order, timeout)
+        if not durable:
+            _check_durable_only(ttl=ttl, store=store)
+            return cast(Stream, self._then(Node("apply", call)))
+        kept, answers = self._store(store, f"{self._stem}-calls"), CallUse(_ttl_ms(ttl))
+        declare(self.declared, StoreOptions(kept, steps=(answers.text(),)), argument="store")
+        made = Node("apply", replace(call, answers=answers), kept, unnamed=self._is_unnamed(store))
+        return cast(Stream, self._then(made))
 
     def join_lookup(  # tidy: allow-wide because the arguments are those of Quix Streams and of apply_async.
         self: Any,
@@ -164,6 +187,31 @@ def _call_of(func: Callable[[Any], Awaitable[Any]], concurrency: Any, order: Any
     return AsyncCall(func, _whole("concurrency", concurrency, CONCURRENCY_MAX), order == "key", _timeout_ms(timeout))
 
 
+def _check_durable_only(**given: Any) -> None:
+    """Raises AsyncInvalid if an argument of durable calls is given."""
+    for name, value in given.items():
+        if value is not None:
+            raise AsyncInvalid(
+                f"`apply_async` got {name}={value!r} without `durable=True`: only durable calls have a store.",
+                action=f"Add `durable=True`, or take `{name}` out.",
+                seen=name,
+            )
+
+
+def _ttl_ms(ttl: Any) -> int:
+    """Returns the maximum age of a stored answer, in milliseconds."""
+    if ttl is None:
+        return TTL_MS
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    if type(seconds) in (int, float) and 0.001 <= seconds <= TTL_MAX_MS / 1000:
+        return int(seconds * 1000)
+    raise AsyncInvalid(
+        f"`ttl` is {ttl!r}, expected seconds or a timedelta, from 0.001 seconds to {TTL_MAX_MS // 86_400_000:,} days.",
+        action="Correct it, or leave it out for one day.",
+        seen=repr(ttl)[:80],
+    )
+
+
 def _whole(name: str, given: Any, most: int) -> int:
     if type(given) is int and 1 <= given <= most:
         return given
@@ -228,7 +276,8 @@ def call_of(source: Node) -> tuple[list[Node], Node] | None:
             raise _misplaced("The stream has a branch before `apply_async`.")
         before.append(node)
         node = node.children[0]
-        if node.store is not None or node.outbox or node.window is not None or node.expand:
+        has_state = node.store is not None and node is not waiting[0]  # durable calls have a store of their own
+        if has_state or node.outbox or node.window is not None or node.expand:
             raise _misplaced("A step before `apply_async` has state, sends to a topic, or gives several values.")
     if len(waiting) > 1:
         raise _misplaced("A stream has two steps that wait.")

@@ -370,7 +370,8 @@ class StreamingDataFrame(
         keeps = node.kind in ("filter", "update", "set_timestamp", "to_topic")
         made._model, made._mixed = (self._model, self._mixed) if keeps else (None, False)
         reads_rows = node.order == "reads" and node.store_use.form is StoreForm.ROWS
-        if node.store is None or reads_rows:  # A step with a store of its own sends results, not changed rows.
+        # A step with a store of its own sends results, not changed rows. The store of a call has only answers.
+        if node.store is None or reads_rows or node.call is not None:
             made._changes_of = self._changes_of
         return made
 

@@ -13,7 +13,7 @@ from holdfast.processors.engine.steps.in_place import is_loaded, state_of
 from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.step import Kept, StoreForm
 from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
-from holdfast.processors.engine.topology import KEY_VALUE, StoreSpec
+from holdfast.processors.engine.topology import CALLS, KEY_VALUE, StoreSpec
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.schema.types import StoreSchema
@@ -79,10 +79,12 @@ def described_stores(
         kind, columns = (KEY_VALUE, ()) if made is None else (made.store_kind, made.lines())
         columns = columns if options is None else options.describe()
         steps = [node for node in nodes if node.store == store]
+        answers = [node.call.answers for node in steps if node.call is not None and node.call.answers is not None]
+        kind = CALLS if answers else kind
         if len(steps) > 1 and any(node.store_use.form is StoreForm.OWN for node in steps):
             raise StepInvalid(
-                f"Store {store!r} of `drop_duplicates`, `moving_average` or a grouped table is used by {len(steps)} "
-                "steps, not one.",
+                f"Store {store!r} of `drop_duplicates`, `moving_average`, durable calls or a grouped table is used by "
+                f"{len(steps)} steps, not one.",
                 action="Give each of these steps a store of its own: `drop_duplicates(..., store='seen')`.",
                 store=store,
             )
@@ -97,7 +99,7 @@ def described_stores(
                 store=store,
             )
         columns = (*columns, *("timers" for _ in timers))
-        uses = [each.use for each in (made, options, *timers) if each is not None and each.use is not None]
+        uses = [each.use for each in (made, options, *timers) if each is not None and each.use is not None] + answers
         schema = schemas.get(store)
         spec = StoreSpec(store, tuple(topics), kind, codec, columns=columns, schema=schema, uses=tuple(uses))
         described.append(replace(spec, retracts=store in retracting))

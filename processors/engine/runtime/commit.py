@@ -228,11 +228,8 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
         task.committed_as(part.inputs)
         if part.arrivals is not None:
             task.arrivals.committed(part.arrivals)
-        if task.time is not None:
-            task.time.committed()
-        for each in (task.schedules, task.sources):
-            if each is not None:
-                each.committed()
+        for each in task.keepers:
+            each.committed()
 
 
 def _ids_of(inputs: Mapping[str, int], topic_ids: Mapping[str, str]) -> dict[str, str]:

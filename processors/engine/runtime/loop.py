@@ -367,7 +367,7 @@ class Worker:
                 return  # the transaction was aborted: all batches will be polled again
             now = self.clock.monotonic()
             self._slice = slice_size(self._slice, now - began, RECORDS_PER_SLICE)
-            if (task.held or self._open.is_due(now)) and not self.commit_all():
+            if (task.must_commit or self._open.is_due(now)) and not self.commit_all():
                 return  # the commit was aborted: the remaining records will be polled again
 
     def _process_runs(self, task: Task, runs: Sequence[Run | InterleavedRun]) -> None:

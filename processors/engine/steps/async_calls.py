@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
-from holdfast.processors.engine.steps.step import Step
+from holdfast.processors.engine.steps.step import VALUES, Step, StoreForm, StoreUse
+from holdfast.processors.engine.store_uses import CallUse
 
 #: Maximum milliseconds for the calls of one group of messages. The transaction around them may last at most 15 seconds.
 CALLS_WITHIN_MS = 10_000
@@ -46,7 +47,8 @@ class AsyncCall(Step):
     """The declaration of a step that awaits an async user function.
 
     ``timeout_ms`` is the maximum duration of each call. ``known`` is a function that returns the result in a
-    one-element tuple if a value needs no call, otherwise None.
+    one-element tuple if a value needs no call, otherwise None. ``answers`` describes the store of the answers; None if
+    the calls are not durable.
     """
 
     func: Callable[[Any], Awaitable[Any]]
@@ -54,6 +56,7 @@ class AsyncCall(Step):
     by_key: bool
     timeout_ms: int
     known: Callable[[Any], tuple[Any] | None] | None = None
+    answers: CallUse | None = None
 
     def __call__(self, value: Any) -> Any:
         """Raises RuntimeError: the engine awaits ``func`` itself and must not call this step."""
@@ -66,7 +69,13 @@ class AsyncCall(Step):
 
     def describe(self) -> str:
         """Describes in one line how many calls run at once, and whether their results keep the message order."""
-        return f"apply_async: {self.concurrency} at once, {'in order' if self.by_key else 'any order'}"
+        durable = "" if self.answers is None else ", durable"
+        return f"apply_async: {self.concurrency} at once, {'in order' if self.by_key else 'any order'}{durable}"
+
+    @property
+    def store_use(self) -> StoreUse:
+        """The kind of values in the step's store: the answers of durable calls."""
+        return VALUES if self.answers is None else StoreUse(StoreForm.OWN)
 
     @property
     def rounds(self) -> int:

@@ -73,7 +73,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     # `columns` has the role `key`: rows that were added to a group with the old columns can't be taken out of it with
     # the new ones.
     "table_aggregate": _roles(key="columns", rule="of", columns="named", function="model", neither="name"),
-    "apply_async": _roles(function="func", tuning=_AWAITED),
+    "apply_async": _roles(function="func", columns="ttl", tuning=_AWAITED, neither="durable store"),
     "join_lookup": _roles(
         key="on", rule="fields how on_merge default", function="lookup", tuning=f"ttl cache_size {_AWAITED}"
     ),

@@ -9,8 +9,8 @@ from holdfast.processors.engine.state.own_keys import ENDS, NEWEST, SCHEDULES, S
 from holdfast.processors.engine.state.time.stream_time import shown
 from holdfast.processors.engine.state.time.time_records import CLOCKS_OF_STORES, owner_of, session_of_value
 from holdfast.processors.engine.state.time.window_keys import HELD, KEY_TIME, is_session, open_window_of, window_of
-from holdfast.processors.engine.store_uses import ScheduleUse, SourceUse, TimerUse, TimeUse, TtlUse, WindowUse
-from holdfast.processors.engine.topology import StoreSpec
+from holdfast.processors.engine.store_uses import CallUse, ScheduleUse, SourceUse, TimerUse, TimeUse, TtlUse, WindowUse
+from holdfast.processors.engine.topology import CALLS, StoreSpec
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
@@ -34,6 +34,8 @@ def _in_words(use: TimeUse) -> str:
             return use.text(in_duration)
         case SourceUse():
             return use.text()
+        case CallUse():
+            return use.text(in_duration)
         case TtlUse(ttl_ms=None):
             return "values that end when their `ttl` says"
         case TtlUse(ttl_ms=int(ttl_ms)):
@@ -64,6 +66,16 @@ def rebuilt_otherwise(stores: Iterable[StoreSpec]) -> tuple[str, ...]:
                 "fire once afterwards, also those that fired before"
             )
     return tuple(found)
+
+
+def calls_again(stores: Iterable[StoreSpec]) -> tuple[str, ...]:
+    """A sentence for each store of durable calls, if messages are read again whose answers are no longer stored."""
+    return tuple(
+        f"the calls with answers in store `{each.name}` are made again for each message, because an answer leaves the "
+        "store with the commit of its message"
+        for each in stores
+        if each.kind == CALLS
+    )
 
 
 def record_in_words(store: StoreSpec, state_key: str, value: Any) -> str:

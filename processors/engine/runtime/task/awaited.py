@@ -6,6 +6,12 @@
 The later steps run message by message, as in every stream: state, outputs and position change together. The calls run
 before these changes. After an abort or a crash, a call may be repeated.
 
+Durable calls need two turns. The first turn makes the calls and stores the answers; then a commit must come. The next
+turn runs the later steps with the stored answers, and makes the calls of the next messages::
+
+    turn 1   calls of messages 0..15                             commit: answers 0..15, position 0
+    turn 2   calls of messages 16..31, later steps of 0..15      commit: answers 16..31, position 16, outputs of 0..15
+
 All calls of one turn of the worker's main loop end within ``CALLS_WITHIN_MS`` (``call_schedule``). If a message's call
 would end later, the message waits for the next turn.
 """
@@ -15,15 +21,16 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from operator import itemgetter
 from typing import Any
 
+from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.clients.message_headers import MessageHeaders
-from holdfast.infra.kafka.records import Batch, Headers
+from holdfast.infra.kafka.records import Batch, Headers, Partition
 from holdfast.processors.engine.dataframe.calls import call_of
 from holdfast.processors.engine.dataframe.message_context import place_of, processing
 from holdfast.processors.engine.dataframe.plain_loop import (
@@ -36,6 +43,9 @@ from holdfast.processors.engine.dataframe.plain_loop import (
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.reading.deserialized import ENDING, RECORDS_AT_ONCE, Readable
 from holdfast.processors.engine.runtime.task.call_schedule import CallSchedule, Place
+from holdfast.processors.engine.state.databases.task_store import TaskStore
+from holdfast.processors.engine.state.kept_answers import WAITS, Asked, KeptAnswers
+from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.steps.async_calls import AsyncCall, AsyncCallFailed, awaited
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Output
@@ -59,6 +69,7 @@ class _Job:
 
     ``value`` is first the result of the steps before the call, and then the call's answer. ``dropped`` is True if these
     steps filtered the message out. ``place`` is the call's place in the schedule; None if the message needs no call.
+    ``waits`` is True if the answer of a durable call is not committed yet.
     """
 
     index: int
@@ -68,15 +79,27 @@ class _Job:
     dropped: bool = True
     error: BaseException | None = None
     place: Place | None = None
+    waits: bool = False
 
 
 class AwaitedStream:
-    """The part of a stream up to and including its async call. ``behind`` has the steps after the call."""
+    """The part of a stream up to and including its async call. ``behind`` has the steps after the call.
 
-    def __init__(self, before: Sequence[Node], node: Node, source: Node, times: RecordTimes, timing: Timing) -> None:
+    ``answers`` has the answers of durable calls; None if the calls are not durable.
+    """
+
+    def __init__(
+        self,
+        found: tuple[Sequence[Node], Node],
+        source: Node,
+        times: RecordTimes,
+        timing: Timing,
+        answers: KeptAnswers | None,
+    ) -> None:
+        before, node = found
         call = node.call
         assert call is not None
-        self._call = call
+        self._call, self.answers = call, answers
         self.behind = Node("source", None, max_ahead_ms=source.max_ahead_ms, children=node.children)
         self._job = _Job(0)
         #: Whether a step of the stream reads headers.
@@ -98,19 +121,24 @@ class AwaitedStream:
     def at_once(self) -> int:
         """Maximum number of messages that may be passed to one call of ``process``."""
         most = self._call.concurrency * self._call.rounds
-        return min(RECORDS_AT_ONCE, most) if self._call.known is None else RECORDS_AT_ONCE
+        all_call = self._call.known is None and self.answers is None
+        return min(RECORDS_AT_ONCE, most) if all_call else RECORDS_AT_ONCE
 
     def process(self, batch: Batch, first: int, readable: Readable, run: RunBehind, fail: Fail) -> int:
         """Processes deserialized messages. Returns the index after the last processed message.
 
-        Messages whose calls would not end within the time limit of a turn are left for the next turn. Afterwards,
-        ``called`` says whether this call has made async calls.
+        Messages whose calls would not end within the time limit of a turn are left for the next turn. So are messages
+        from the first durable call on whose answer is not committed. Afterwards, ``called`` says whether this call has
+        made async calls.
         """
         jobs = self._jobs(batch, first, readable)
         called = [job for job in jobs if job.place is not None]
         self.called = bool(called)
         if called:
             _loop().run_until_complete(_all(self._call, called))
+        if self.answers is not None:
+            self._keep(self.answers, batch, called)
+            jobs = list(takewhile(lambda job: not job.waits, jobs))
         failed = [job.index for job in jobs if job.error is not None]
         bounds = [first - 1, *failed, first + len(jobs)]
         for before, end in pairwise(bounds):
@@ -125,12 +153,18 @@ class AwaitedStream:
                 fail(end, error)
         return first + len(jobs)
 
+    def settle(self, position: int) -> None:
+        """Deletes the answers of the messages before ``position``. Must be called after each ``process``."""
+        if self.answers is not None:
+            self.answers.settle(position)
+
     def _jobs(self, batch: Batch, first: int, readable: Readable) -> list[_Job]:
         """Runs the steps before the call.
 
         Returns the messages before the first one whose call would not end in time.
         """
-        jobs, schedule = [], CallSchedule(self._call.concurrency, self._call.rounds, by_key=self._call.by_key)
+        jobs, schedule = list[_Job](), CallSchedule(self._call.concurrency, self._call.rounds, by_key=self._call.by_key)
+        uncommitted = 0
         for place, value in enumerate(readable.values):
             index = first + place
             self._job = job = _Job(index)
@@ -140,24 +174,67 @@ class AwaitedStream:
                 processing(partial(place_of, batch, index), self._before, given)
             except (Exception, *ENDING) as error:
                 job.error = error
-            if not job.dropped and job.error is None and not self._is_known(job):
-                job.place = schedule.place(batch.keys[index])
+            if not job.dropped and job.error is None and not self._is_known(job, batch):
+                # A crash repeats durable calls whose answers are not committed. This bounds their number.
+                is_full = self.answers is not None and uncommitted == self._call.concurrency
+                job.place = None if is_full else schedule.place(batch.keys[index])
                 if job.place is None:
                     break
+            uncommitted += job.waits or job.place is not None
             jobs.append(job)
         return jobs
 
-    def _is_known(self, job: _Job) -> bool:
-        answer = None if self._call.known is None else self._call.known(job.value)
-        if answer is not None:
+    def _is_known(self, job: _Job, batch: Batch) -> bool:
+        """Whether the message needs no call now. Sets its answer, its error, or that its answer must be committed."""
+        answer: Any = None if self._call.known is None else self._call.known(job.value)
+        if self.answers is not None:
+            answer = self.answers.find(_asked(batch, job.index))
+        if answer is WAITS:
+            job.waits = True
+        elif isinstance(answer, BaseException):
+            job.error = answer
+        elif answer is not None:
             job.value = answer[0]
         return answer is not None
 
+    def _keep(self, answers: KeptAnswers, batch: Batch, called: Sequence[_Job]) -> None:
+        """Stores the answers of durable calls. A call without a storable answer has failed."""
+        for job in called:
+            asked = _asked(batch, job.index)
+            if job.error is None:
+                try:
+                    answers.put(asked, job.value, getattr(self._call.func, "__qualname__", repr(self._call.func)))
+                    job.waits = True
+                except HoldfastError as error:
+                    job.error = error
+            if job.error is not None:
+                answers.failed(asked, job.error)
 
-def awaited_stream(source: Node, times: RecordTimes, timing: Timing) -> AwaitedStream | None:
-    """Returns the part of a stream up to its async call; None for a stream without an async call."""
+
+def awaited_stream(
+    source: Node,
+    times: RecordTimes,
+    timing: Timing,
+    states: Mapping[str, StoreState],
+    backend: TaskStore | None,
+    place: Partition,
+) -> AwaitedStream | None:
+    """Returns the part of a stream up to its async call; None for a stream without an async call.
+
+    ``states`` and ``backend`` are the stores and the database of the task. ``place`` is the partition that it reads.
+    """
     found = call_of(source)
-    return None if found is None else AwaitedStream(found[0], found[1], source, times, timing)
+    if found is None:
+        return None
+    store, kept = found[1].store, None if found[1].call is None else found[1].call.answers
+    answers = None
+    if kept is not None and store is not None and backend is not None:
+        answers = KeptAnswers(place.topic, place.number, states[store], backend, kept.ttl_ms, times.now_ms)
+    return AwaitedStream(found, source, times, timing, answers)
+
+
+def _asked(batch: Batch, index: int) -> Asked:
+    return Asked(batch.offsets[index], batch.keys[index], batch.values[index], batch.timestamps[index])
 
 
 async def _all(call: AsyncCall, jobs: Sequence[_Job]) -> None:

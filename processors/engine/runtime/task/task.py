@@ -22,7 +22,7 @@ from functools import partial
 from operator import length_hint
 from typing import Any
 
-from holdfast.infra.kafka.records import Batch
+from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import WovenFunction, compile_run
@@ -62,6 +62,7 @@ from holdfast.processors.engine.schedules.firing import TaskSchedules
 from holdfast.processors.engine.sources.running import TaskSources
 from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.errors import StateFailed
+from holdfast.processors.engine.state.kept_answers import KeptAnswers
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes
@@ -101,6 +102,7 @@ class Task(TaskFacts):
         self.failures = Failures(self, self.states, self.outboxes)
         self.schedules: TaskSchedules | None = None
         self.sources: TaskSources | None = None
+        self.calls: list[KeptAnswers] = []  # the answers of durable calls, one object for each stream with them
 
     def open(
         self,
@@ -158,8 +160,8 @@ class Task(TaskFacts):
         bound |= {at: one.on_message for at, one in processors.items()}
         sources = [each.source.bound(bound) for each in own]
         for topic, source in zip(self.inputs, sources, strict=True):
-            frame = frames[topic]
-            awaited = awaited_stream(source, self._times, self._timing(topic))
+            frame, place = frames[topic], Partition(topic, self.partition)
+            awaited = awaited_stream(source, self._times, self._timing(topic), self.states, self._store, place)
             steps = source if awaited is None else awaited.behind
             run = compiled(steps, self._timing(topic))
             if self.time is not None:
@@ -172,6 +174,7 @@ class Task(TaskFacts):
         if len(own) > 1 and one_by_one and (self.time is None or self.time.timers is None):
             timings = [self._timing(topic) for topic in self.inputs]
             self.woven = interleaved_streams(own, sources, timings, self.states, self.outboxes, *limits)
+        self.calls = [one.awaited.answers for one in self._streams.values() if one.awaited and one.awaited.answers]
         self.begins(committed, began)
         if self.time is not None:
             self.time.load()
@@ -367,9 +370,12 @@ class Task(TaskFacts):
         def fail(index: int, error: BaseException) -> None:
             self._fail(batch, index, error, on_failure)
 
-        reached = stream.awaited.process(batch, first, readable, run, fail)
-        self._positions.update(records.behind(reached - first))
-        return reached
+        try:
+            reached = stream.awaited.process(batch, first, readable, run, fail)
+            self._positions.update(records.behind(reached - first))
+            return reached
+        finally:  # if a message stops the worker, the messages before it are committed
+            stream.awaited.settle(self._positions[batch.partition.topic])
 
     def _run(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
         """Processes deserialized records. The module's docstring shows how a failed record is found.
@@ -447,11 +453,20 @@ class Task(TaskFacts):
         return any(stream.awaited is not None for stream in self._streams.values())
 
     @property
+    def must_commit(self) -> bool:
+        """Whether a commit must come before the next message: ``held``, or answers of durable calls wait for it."""
+        return self.held or any(each.dirty for each in self.calls)
+
+    @property
+    def keepers(self) -> tuple[TaskTime | TaskSchedules | TaskSources | KeptAnswers, ...]:
+        """Stream time, schedules, sources and durable calls, which must be told about each commit and abort."""
+        return tuple(each for each in (self.time, self.schedules, self.sources, *self.calls) if each is not None)
+
+    @property
     def progressed(self) -> bool:
         """Whether a commit is needed: something has moved, new stores began empty, or ownership must be proven."""
         moved = self._positions != self._committed or self._again_after == self.meta.transaction
-        parts = (self.time, self.schedules, self.sources)
-        return moved or bool(self._begun_empty) or any(each is not None and each.dirty for each in parts)
+        return moved or bool(self._begun_empty) or any(each.dirty for each in self.keepers)
 
     def commit_again(self) -> None:
         """Makes the next commit contain this task, even without changes. The commit proves that the task is owned."""
@@ -465,10 +480,8 @@ class Task(TaskFacts):
         """Drops all uncommitted work. Returns the committed offset of each topic, from which to read again."""
         for state in self.states.values():
             state.drop()
-        if self.time is not None:
-            self.time.restore()
-        for each in (self.schedules, self.sources):
-            each.restore() if each is not None else None
+        for each in self.keepers:
+            each.restore()
         self.order.clear() if self.order is not None else None
         for box in self.outboxes.values():
             box.clear()

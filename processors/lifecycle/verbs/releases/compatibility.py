@@ -16,7 +16,7 @@ from typing import Literal
 
 from holdfast.processors.engine.changelog.codec_table import CODECS
 from holdfast.processors.engine.steps.meaning import Difference, differences, how_to_keep
-from holdfast.processors.engine.topology import KEY_VALUE, SCHEDULES, SOURCE
+from holdfast.processors.engine.topology import CALLS, KEY_VALUE, SCHEDULES, SOURCE
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts.shape import Shape, StoreShape, topology_of
 
@@ -192,6 +192,9 @@ def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verd
     if store.kind == SOURCE:
         said = f"Store `{store.name}` is new: {'; '.join(store.columns)}. It starts with the deploy."
         return Verdict("new", store.name, said, changelog=store.changelog)
+    if store.kind == CALLS:
+        said = f"Store `{store.name}` is new: {'; '.join(store.columns)}. It begins empty, as it should."
+        return Verdict("new", store.name, said, changelog=store.changelog)
     deleted = f"; the records of {store.changelog} are deleted" if left else ""
     said = (
         f"Store `{store.name}` is new and begins empty at the present input offsets{deleted}. To fill it from the "
@@ -356,10 +359,13 @@ def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
 
 
 def _other_work(was: StoreShape, now: StoreShape) -> Verdict | None:
-    """The verdict on a store whose schedules, or whose source, are declared differently now; None for other stores."""
+    """The verdict on a store whose schedules, source or calls are declared differently now; None for other stores."""
     kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
     if kept and now.kind == SOURCE:
         said = f"Store `{now.name}` had {_text(was.columns)}, now {_text(now.columns)}. The state that is stored stays."
+        return Verdict("other terms", now.name, said)
+    if kept and now.kind == CALLS:
+        said = f"Store `{now.name}` had {_text(was.columns)}, now {_text(now.columns)}, also for stored answers."
         return Verdict("other terms", now.name, said)
     if not kept or now.kind != SCHEDULES:
         return None

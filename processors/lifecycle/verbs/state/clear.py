@@ -28,7 +28,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     Stage,
     StopProcessor,
 )
-from holdfast.processors.lifecycle.plans.store_words import rebuilt_otherwise, times_of
+from holdfast.processors.lifecycle.plans.store_words import calls_again, rebuilt_otherwise, times_of
 from holdfast.processors.lifecycle.verbs.refusals import (
     missing_topics,
     not_as_deployed,
@@ -337,6 +337,7 @@ def _findings(
             )
     if again:
         found += rebuilt_otherwise(each for each in topology.stores if each.name in stores)
+        found += calls_again(topology.stores)
     return tuple(found)
 
 

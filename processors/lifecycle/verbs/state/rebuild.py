@@ -14,7 +14,7 @@ from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
-from holdfast.processors.lifecycle.plans.store_words import rebuilt_otherwise
+from holdfast.processors.lifecycle.plans.store_words import calls_again, rebuilt_otherwise
 from holdfast.processors.lifecycle.verbs.refusals import (
     UNDO_EXCHANGE,
     not_as_deployed,
@@ -61,6 +61,7 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
             "stores, and may compute other results from the clock or other systems",
             f"{group} needs the same access rights as {topology.processor}, and as much memory and disk",
             *rebuilt_otherwise(each for each in topology.stores if each.name == request.store),
+            *calls_again(each for each in topology.stores if set(each.inputs) & set(inputs)),
         ),
         kept=(
             "Input offsets and all other stores; no record counts twice, because the exchange happens at one offset.",
