@@ -67,11 +67,11 @@ def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
 #: A hint for errors about a store without data: the data may be stored under a former store name. In earlier versions
 #: of Holdfast, a step without `store=` had the store `default` or `aggregate`.
 NAMED_ANEW = " If its state has a former name, such as `default`, keep that name: `store=...`, or `renamed_stores`."
-#: The suggested action if a store of schedules or of a source has no data. Such a store can't be rebuilt from the
-#: input.
+#: The suggested action if a store of schedules, a source or durable calls has no data. Such a store can't be rebuilt
+#: from the input.
 NOT_OF_INPUT = (
-    "If the schedule or source is new, deploy this version: `holdfast apply deploy PROCESSOR` lets the store begin "
-    "empty. Without a deployment, begin at the first message again, which sends outputs again: "
+    "If the schedule, source or durable call is new, deploy this version: `holdfast apply deploy PROCESSOR` lets the "
+    "store begin empty. Without a deployment, begin at the first message again, which sends outputs again: "
     "`holdfast apply clear PROCESSOR --all --rewind earliest`, or in a test "
     "`cluster.clear_state(app, rewind='earliest')`."
 )
@@ -98,8 +98,8 @@ def check_inputs(
             depends on all topics.
         chained: The stores before or after a repartition topic. Such a store can't be rebuilt without the other stores
             on both sides of the topic.
-        not_of_input: The stores of schedules and sources. Their state does not follow from the input, so it can't be
-            built again from the input.
+        not_of_input: The stores of schedules, sources and durable calls. Their state does not follow from the input, so
+            it can't be built again from the input.
 
     Raises:
         StateIncoherent: The state includes fewer or more messages than the group has committed.

@@ -6,11 +6,12 @@
 The later steps run message by message, as in every stream: state, outputs and position change together. The calls run
 before these changes. After an abort or a crash, a call may be repeated.
 
-Durable calls need two turns. The first turn makes the calls and stores the answers; then a commit must come. The next
-turn runs the later steps with the stored answers, and makes the calls of the next messages::
+Durable calls need several turns. One turn makes the calls and stores the answers; then a commit must come. The next
+turn runs the later steps with the committed answers. The turn after it makes the calls of the next messages::
 
-    turn 1   calls of messages 0..15                             commit: answers 0..15, position 0
-    turn 2   calls of messages 16..31, later steps of 0..15      commit: answers 16..31, position 16, outputs of 0..15
+    turn 1   calls of messages 0..15       commit: answers 0..15, position 0
+    turn 2   later steps of 0..15
+    turn 3   calls of messages 16..31      commit: answers 16..31, position 16, outputs of 0..15
 
 All calls of one turn of the worker's main loop end within ``CALLS_WITHIN_MS`` (``call_schedule``). If a message's call
 would end later, the message waits for the next turn.
@@ -69,7 +70,7 @@ class _Job:
 
     ``value`` is first the result of the steps before the call, and then the call's answer. ``dropped`` is True if these
     steps filtered the message out. ``place`` is the call's place in the schedule; None if the message needs no call.
-    ``waits`` is True if the answer of a durable call is not committed yet.
+    ``waits`` is True if the answer of a durable call is not committed yet, ``answered`` if it is committed.
     """
 
     index: int
@@ -80,6 +81,7 @@ class _Job:
     error: BaseException | None = None
     place: Place | None = None
     waits: bool = False
+    answered: bool = False
 
 
 class AwaitedStream:
@@ -164,7 +166,7 @@ class AwaitedStream:
         Returns the messages before the first one whose call would not end in time.
         """
         jobs, schedule = list[_Job](), CallSchedule(self._call.concurrency, self._call.rounds, by_key=self._call.by_key)
-        uncommitted = 0
+        uncommitted, uses_answers = 0, False
         for place, value in enumerate(readable.values):
             index = first + place
             self._job = job = _Job(index)
@@ -175,12 +177,14 @@ class AwaitedStream:
             except (Exception, *ENDING) as error:
                 job.error = error
             if not job.dropped and job.error is None and not self._is_known(job, batch):
-                # A crash repeats durable calls whose answers are not committed. This bounds their number.
-                is_full = self.answers is not None and uncommitted == self._call.concurrency
+                # A crash repeats durable calls whose answers are not committed. This bounds their number, and no user
+                # function runs before their commit.
+                is_full = self.answers is not None and (uses_answers or uncommitted == self._call.concurrency)
                 job.place = None if is_full else schedule.place(batch.keys[index])
                 if job.place is None:
                     break
             uncommitted += job.waits or job.place is not None
+            uses_answers |= job.answered
             jobs.append(job)
         return jobs
 
@@ -194,7 +198,7 @@ class AwaitedStream:
         elif isinstance(answer, BaseException):
             job.error = answer
         elif answer is not None:
-            job.value = answer[0]
+            job.value, job.answered = answer[0], self.answers is not None
         return answer is not None
 
     def _keep(self, answers: KeptAnswers, batch: Batch, called: Sequence[_Job]) -> None:

@@ -65,11 +65,15 @@ def by_call(stream: Any, order: str) -> Any:
     return stream.apply_async(asked, concurrency=2, timeout=4, order=order)
 
 
+def by_durable_call(stream: Any, order: str) -> Any:
+    return stream.apply_async(asked, concurrency=2, timeout=4, order=order, durable=True)
+
+
 def by_lookup(stream: Any, order: str) -> Any:
     return stream.join_lookup(row_of, on="n", concurrency=2, timeout=4, order=order, cache_size=1)
 
 
-CALLS = variants([by_call, by_lookup], tested=2)
+CALLS = variants([by_call, by_lookup, by_durable_call], tested=3)
 
 
 @pytest.mark.parametrize("order", ["key", "none"])
