@@ -35,7 +35,14 @@ from holdfast.processors.testing.consumers import InMemoryReplayer
 from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.log import PartitionLog
 from holdfast.processors.testing.producer import InMemoryProducer
-from tests.simulation import planted_checkpoints, planted_groups, planted_sources, planted_time, planted_world
+from tests.simulation import (
+    planted_calls,
+    planted_checkpoints,
+    planted_groups,
+    planted_sources,
+    planted_time,
+    planted_world,
+)
 from tests.simulation.run import runner
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -411,6 +418,8 @@ LIVE_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.LIVE_PL
 JOINED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.JOINED_PLANTS.items())
 #: Bugs that appear in tables that are restored from their topics.
 SOURCED_BUGS = tuple(Planted(name, plant) for name, plant in planted_sources.PLANTS.items())
+#: Bugs that appear in durable calls.
+CALLED_BUGS = tuple(Planted(name, plant) for name, plant in planted_calls.PLANTS.items())
 
 
 def known_seeds() -> dict[str, int]:
@@ -467,7 +476,7 @@ def print_table(seeds: Any, bugs: Iterable[Any], seeds_max: int) -> None:
 def main() -> None:
     """Print the tables of the engine's planted bugs."""
     work = {"functions": BUGS, "timed": TIMED_BUGS, "grouped": GROUPED_BUGS, "joined": JOINED_BUGS}
-    for of, bugs in {**work, "live": LIVE_BUGS, "sourced": SOURCED_BUGS}.items():
+    for of, bugs in {**work, "live": LIVE_BUGS, "sourced": SOURCED_BUGS, "called": CALLED_BUGS}.items():
         with runner(of=of) as seeds:
             print_table(seeds, bugs, 500)
 

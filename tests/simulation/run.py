@@ -8,6 +8,7 @@ python -m tests.simulation.run --of live --seeds 5000      with a grouped stream
 python -m tests.simulation.run --of joined --seeds 5000    with joins of two topics
 python -m tests.simulation.run --of sourced --seeds 5000   with a table that is restored from its topic
 python -m tests.simulation.run --of scheduled --seeds 5000 with functions of messages and schedules
+python -m tests.simulation.run --of called --seeds 5000    with functions behind durable calls, and many crashes
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import structlog
 from holdfast.infra.settings import Settings
 from tests.simulation.faults import Faults
 from tests.simulation.schedule import (
+    called_schedule,
     draw_schedule,
     grouped_schedule,
     joined_schedule,
@@ -51,6 +53,7 @@ SCHEDULES = {
     "joined": joined_schedule,
     "sourced": sourced_schedule,
     "scheduled": scheduled_schedule,
+    "called": called_schedule,
 }
 #: The number of last lines of a failing trace that are printed.
 TAIL = 60

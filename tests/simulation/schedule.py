@@ -141,6 +141,7 @@ class Schedule:
         grouped: The processor groups a stream by another key; no input arrives while a process runs.
         joins: The processor joins two inputs; no input arrives while a process runs.
         scheduled: The processor has functions and also schedules.
+        called: The processor has functions behind durable calls of a service.
         live: The grouped stream has messages with current event times, which are produced while processes run and die.
     """
 
@@ -184,6 +185,7 @@ class Schedule:
     sourced: bool = False
     scheduled: bool = False
     live: bool = False
+    called: bool = False
 
 
 def draw_schedule(seed: int) -> Schedule:
@@ -337,6 +339,15 @@ def sourced_schedule(seed: int) -> Schedule:
 def scheduled_schedule(seed: int) -> Schedule:
     """A seed's schedule with functions of messages and also schedules by the clock."""
     return replace(plain_schedule(seed), scheduled=True, aggregated=False)
+
+
+def called_schedule(seed: int) -> Schedule:
+    """A seed's schedule with durable calls in front of the functions, and with many crashes."""
+    drawn, random = plain_schedule(seed), Random(f"kills of {seed}")
+    crashes = [Fault(Kind.CRASH, random.randint(0, 150), random.choice(AIMS)) for _ in range(random.randint(4, 12))]
+    faults = [*drawn.faults, *crashes]
+    random.shuffle(faults)
+    return replace(drawn, called=True, aggregated=False, faults=tuple(faults))
 
 
 def _outages(seed: int) -> list[Fault]:

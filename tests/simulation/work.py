@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from holdfast.processors.testing.cluster import InMemoryCluster
+from tests.simulation.called import CalledCheck, CalledWorkload, called
 from tests.simulation.grouped import GroupedCheck, GroupedWorkload, grouped_workload
 from tests.simulation.joined import JoinedCheck, JoinedWorkload, joined_workload
 from tests.simulation.schedule import Schedule
@@ -42,12 +43,17 @@ def workload_of(schedule: Schedule, random: Random) -> Workload:
         workload = apart(workload)
     if schedule.scheduled:
         return scheduled(workload)
+    if schedule.called:
+        return called(workload, schedule.seed)
     return aggregated(workload) if schedule.aggregated else workload
 
 
 def history_of(cluster: InMemoryCluster, workload: Workload) -> History:
     """The record of everything that is committed to the changelogs."""
-    return (SourcedHistory if isinstance(workload, SourcedWorkload) else History)(cluster, workload)
+    history = (SourcedHistory if isinstance(workload, SourcedWorkload) else History)(cluster, workload)
+    if isinstance(workload, CalledWorkload):
+        workload.service.watch(cluster, history)
+    return history
 
 
 def final_check(cluster: InMemoryCluster, workload: Workload, history: History, seen: Seen) -> FinalCheck:
@@ -62,4 +68,6 @@ def final_check(cluster: InMemoryCluster, workload: Workload, history: History, 
         return SourcedCheck(cluster, workload, history, seen)
     if isinstance(workload, ScheduledWorkload):
         return ScheduledCheck(cluster, workload, expect(workload), history, seen)
+    if isinstance(workload, CalledWorkload):
+        return CalledCheck(cluster, workload, expect(workload), history, seen)
     return FinalCheck(cluster, workload, expect(workload), history, seen)

@@ -182,6 +182,10 @@ class Workload:
             **settings,
         )
 
+    def begun(self, app: Application, name: str) -> Any:
+        """The stream of an input, with the steps in front of the functions."""
+        return app.dataframe(app.topic(name))
+
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
         """The processor; ``joined`` chooses the version with the additional store."""
         app = self.without_steps(_skip_spoilt, settings)
@@ -192,7 +196,7 @@ class Workload:
             for store in self.names:
                 app.store(store, codec=self.codecs[joined])
         for name in self.inputs:
-            frame = app.dataframe(app.topic(name))
+            frame = self.begun(app, name)
             if self.aggregated:
                 frame.aggregate(COLUMNS, store=STORES[0]).to_topic(output)
                 continue

@@ -146,7 +146,7 @@ class KeptAnswers:
             self._uncommitted.pop(offset, None)
         for kept in (self._errors, self._aborted):
             for offset in [offset for offset in kept if offset < position]:
-                kept.pop(offset)  # type: ignore[attr-defined]
+                kept.pop(offset)
 
     def _delete(self, offset: int, message_key: bytes) -> None:
         self._state.point_at(message_key, 0)
