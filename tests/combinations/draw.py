@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from tests.combinations.grammar import CHOICES, OF_TABLES, OPENINGS, SOURCES, STEPS, TOPICS, Kind, Mark, Step
-from tests.combinations.later_draws import by_the_clock, with_columns, with_sinks_and_places
+from tests.combinations.later_draws import by_the_clock, with_columns, with_durable_calls, with_sinks_and_places
 from tests.combinations.messages import Needs, draw_messages
 from tests.combinations.scope import Made, Scope, Tasks
 from tests.combinations.topology import Compared, Line, Topology
@@ -471,7 +471,7 @@ def _finished(scope: Scope, seed: int) -> Topology:
     with_columns(scope, seed)
     with_sinks_and_places(scope, seed)
     made = Topology(
-        tuple(by_the_clock(scope, line, seed) for line in scope.lines),
+        tuple(with_durable_calls(by_the_clock(scope, line, seed), seed) for line in scope.lines),
         dict.fromkeys(topics, scope.partitions),
         messages,
         settings,

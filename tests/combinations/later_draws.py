@@ -13,6 +13,8 @@ from tests.combinations.topology import Line, has_outer_rows
 COLUMNS_SHARE = 0.25
 #: The share of topologies with sinks, and with values that contain the offset of their message.
 SINKS_SHARE = 0.15
+#: The share of topologies in which calls of ``apply_async`` are durable.
+DURABLE_SHARE = 0.5
 
 
 def by_the_clock(scope: Scope, line: Line, seed: int) -> Line:
@@ -29,6 +31,12 @@ def by_the_clock(scope: Scope, line: Line, seed: int) -> Line:
     if by_silence and not scope.groups and not has_outer_rows(scope.lines):
         code = code.replace("final('partition')", "final('partition', close_when_idle=700)")
     return replace(line, code=code)
+
+
+def with_durable_calls(line: Line, seed: int) -> Line:
+    """Makes the calls of half of the topologies durable. Kills then strike between a call and the use of its answer."""
+    is_durable = Random(f"durable calls of {seed}").random() < DURABLE_SHARE
+    return replace(line, code=line.code.replace("order=", "durable=True, order=")) if is_durable else line
 
 
 def with_columns(scope: Scope, seed: int) -> None:
