@@ -1,7 +1,7 @@
 """A processor is killed while calls of `apply_async` wait for a real HTTP server. Calls are repeated, outputs are not.
 
 The server delays its answers, so each kill interrupts open calls. The server always refuses some messages. Each of them
-must become a dead letter exactly once.
+must become a dead letter exactly once. With `durable=True`, no call is repeated whose answer was committed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.processors.engine.changelog.format import META_KEY, decode_value
 from tests.kafka.killed import Kill, Scenario
 
 MESSAGES, KEYS, REFUSED = 800, 12, 100
@@ -28,11 +29,17 @@ class Server(ThreadingHTTPServer):
 
 
 class OtherSystem:
-    """An HTTP server that answers each id with three times the id, and counts the calls of each id."""
+    """An HTTP server that answers each id with three times the id and a serial number, and logs its answers.
+
+    Attributes:
+        calls: The number of calls of each id.
+        answers: The ids that it did not refuse, by serial number.
+    """
 
     def __init__(self) -> None:
         told = self
         self.calls: Counter[int] = Counter()
+        self.answers: dict[int, int] = {}
         self.under_way = 0
         self.open = threading.Event()
         self.lock = threading.Lock()
@@ -46,10 +53,13 @@ class OtherSystem:
                 told.open.wait(60)
                 with told.lock:
                     told.under_way -= 1
+                    serial = len(told.answers) + 1
+                    if number % REFUSED != 7:
+                        told.answers[serial] = number
                 try:
                     self.send_response(500 if number % REFUSED == 7 else 200)
                     self.end_headers()
-                    self.wfile.write(b"%d" % (3 * number))
+                    self.wfile.write(b"%d %d" % (3 * number, serial))
                 except OSError:
                     pass  # the worker that called was killed, so it needs no answer
 
@@ -85,7 +95,8 @@ class Asked(Scenario):
             head, _, body = answer.partition(b"\\r\\n\\r\\n")
             if b" 200 " not in head.partition(b"\\r\\n")[0]:
                 raise RuntimeError("the other system refused it")
-            return {**value, "answer": int(body)}
+            answer, serial = map(int, body.split())
+            return {**value, "answer": answer, "serial": serial}
 
 
         def numbered(value, state):
@@ -140,9 +151,44 @@ class Asked(Scenario):
         assert set(calls) == set(range(MESSAGES))
 
 
+class Durable(Asked):
+    topology = """
+        asked = made.dataframe(made.topic(group + "-in")).apply_async(
+            ask, concurrency=20, timeout=10, durable=True, store="answers"
+        )
+        asked.apply(numbered, stateful=True, store="asked").to_topic(made.topic(group + "-asked"))
+        """
+
+    def check_ended(self) -> None:
+        super().check_ended()
+        committed = Counter[int]()
+        for record in self.stream.read(self.topic("answers-changelog")):
+            if record.key != META_KEY and record.value is not None:
+                committed[decode_value(record.value)["answer"]["serial"]] += 1
+        answers = self.other_system.answers
+        committed_ids = Counter(answers[serial] for serial in committed)
+        assert set(committed_ids.values()) == {1}, "a call was repeated although its answer was committed"
+        assert committed_ids.keys() == set(answers.values())
+        repeated = len(answers) - len(committed_ids)
+        unanswered = len(answers.keys() - committed.keys())
+        assert repeated <= unanswered <= 2 * KILLS * 20 * self.stream.partitions
+        assert self.stored("answers") == {}, "an answer leaves the store with the commit of its message"
+        used = [json.loads(record.value or b"")["serial"] for record in self.stream.read(self.topic("asked"))]
+        assert set(used) == committed.keys(), "an output comes of an answer that was not committed"
+
+
+@pytest.mark.thorough
 def test_kill_9_repeats_calls_and_never_an_output(
     stream: Any, worker: Callable[..., Any], other_system: OtherSystem
 ) -> None:
     scenario = Asked(stream, worker)
+    scenario.other_system = other_system
+    scenario.live()
+
+
+def test_kill_9_repeats_no_durable_call_whose_answer_was_committed(
+    stream: Any, worker: Callable[..., Any], other_system: OtherSystem
+) -> None:
+    scenario = Durable(stream, worker)
     scenario.other_system = other_system
     scenario.live()
