@@ -155,6 +155,11 @@ class AwaitedStream:
                 fail(end, error)
         return first + len(jobs)
 
+    @property
+    def dirty(self) -> bool:
+        """Whether answers of durable calls wait for a commit."""
+        return self.answers is not None and self.answers.dirty
+
     def settle(self, position: int) -> None:
         """Deletes the answers of the messages before ``position``. Must be called after each ``process``."""
         if self.answers is not None:

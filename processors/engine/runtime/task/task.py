@@ -102,7 +102,6 @@ class Task(TaskFacts):
         self.failures = Failures(self, self.states, self.outboxes)
         self.schedules: TaskSchedules | None = None
         self.sources: TaskSources | None = None
-        self.calls: list[KeptAnswers] = []  # the answers of durable calls, one object for each stream with them
 
     def open(
         self,
@@ -174,7 +173,6 @@ class Task(TaskFacts):
         if len(own) > 1 and one_by_one and (self.time is None or self.time.timers is None):
             timings = [self._timing(topic) for topic in self.inputs]
             self.woven = interleaved_streams(own, sources, timings, self.states, self.outboxes, *limits)
-        self.calls = [one.awaited.answers for one in self._streams.values() if one.awaited and one.awaited.answers]
         self.begins(committed, began)
         if self.time is not None:
             self.time.load()
@@ -455,12 +453,13 @@ class Task(TaskFacts):
     @property
     def must_commit(self) -> bool:
         """Whether a commit must come before the next message: ``held``, or answers of durable calls wait for it."""
-        return self.held or any(each.dirty for each in self.calls)
+        return self.held or any(one.awaited is not None and one.awaited.dirty for one in self._streams.values())
 
     @property
     def keepers(self) -> tuple[TaskTime | TaskSchedules | TaskSources | KeptAnswers, ...]:
-        """Stream time, schedules, sources and durable calls, which must be told about each commit and abort."""
-        return tuple(each for each in (self.time, self.schedules, self.sources, *self.calls) if each is not None)
+        """Stream time, schedules, sources and durable calls: each takes part in every commit and abort."""
+        calls = [one.awaited.answers for one in self._streams.values() if one.awaited is not None]
+        return tuple(each for each in (self.time, self.schedules, self.sources, *calls) if each is not None)
 
     @property
     def progressed(self) -> bool:

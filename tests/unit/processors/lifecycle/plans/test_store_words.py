@@ -11,8 +11,10 @@ import pytest
 from holdfast import Application
 from holdfast.processors.engine.state.time.window_keys import due_key, session_key, window_key
 from holdfast.processors.lifecycle.plans.explanation import explain
+from holdfast.processors.lifecycle.plans.plan import Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Clear, Deploy, Keys
 from holdfast.processors.lifecycle.plans.store_words import (
+    calls_again,
     in_duration,
     kept_of_time,
     rebuilt_otherwise,
@@ -90,6 +92,37 @@ def test_plans_that_read_old_messages_tell_what_time_did_alone(place: Callable[[
         plan = decide(request, facts, topology)
         assert set(rebuilt_otherwise(topology.stores)) <= set(plan.findings), explain(plan)
     assert not any("old messages" in each for each in decide(Clear("g"), stopped(topology), topology).findings)
+
+
+async def asked(value: Any) -> Any:
+    return value
+
+
+def test_plans_that_read_old_messages_tell_that_durable_calls_are_made_again() -> None:
+    def place(frame: Any) -> Any:
+        called = frame.apply_async(asked, durable=True, ttl=timedelta(hours=2), store="answers")
+        return called.apply(lambda value, state: 1, stateful=True, store="w")
+
+    topology = build(place).topology()
+    assert kept_of_time(topology.stores[0]) == "answers of calls that are not used after 2 h"
+    sentence = calls_again(topology.stores)
+    assert sentence[0].startswith("the calls with answers in store `answers` are made again for each message")
+    for request, facts in (
+        (Backfill("g", "w", "topic"), world_of(topology)),
+        (Clear("g", rewind="earliest"), stopped(topology)),
+    ):
+        plan = decide(request, facts, topology)
+        assert set(sentence) <= set(plan.findings), explain(plan)
+    assert not set(sentence) & set(decide(Clear("g"), stopped(topology), topology).findings)
+
+
+def test_answers_of_calls_are_not_built_from_messages_and_the_named_clear_is_possible() -> None:
+    topology = build(lambda frame: frame.apply_async(asked, durable=True, store="answers")).topology()
+    verdict = decide(Backfill("g", "answers", "topic"), world_of(topology), topology).verdict
+    assert isinstance(verdict, Refused)
+    assert "Store `answers` has answers of calls. Another system gives them" in verdict.sentence
+    assert "`holdfast apply clear g --store answers --all`" in verdict.action
+    assert isinstance(decide(Clear("g", ("answers",)), stopped(topology), topology).verdict, Ready)
 
 
 def test_a_store_with_timers_and_a_ttl() -> None:

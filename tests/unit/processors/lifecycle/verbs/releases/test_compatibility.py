@@ -360,3 +360,25 @@ def test_schedules_that_are_added_changed_or_removed_are_told() -> None:
     [_, policy] = verdicts(scheduled(1_000), scheduled(1_000, missed="all"))
     assert policy.change == "other terms"
     assert verdicts(scheduled(1_000), scheduled(1_000))[1] == same("placed-schedules")
+
+
+def called(ttl: int | None = None, store: str | None = None, *, durable: bool = True) -> Shape:
+    async def ask(value: Any) -> Any:
+        return value
+
+    application = Application(consumer_group="orders")
+    stream = application.dataframe(application.topic("placed"))
+    stream.apply_async(ask, durable=durable, ttl=ttl, store=store).apply(keep, stateful=True, store="carts")
+    return shape(application.topology())
+
+
+def test_durable_calls_that_are_added_changed_or_removed_are_told() -> None:
+    new, _ = verdicts(called(durable=False), called())
+    assert (new.change, new.store, new.refused) == ("new", "placed-calls", False)
+    assert "answers of calls that are not used after 86400000 ms. It begins empty, as it should." in new.sentence
+    assert "backfill" not in new.sentence
+    changed, _ = verdicts(called(), called(ttl=60))
+    assert (changed.change, changed.refused) == ("other terms", False)
+    assert "now answers of calls that are not used after 60000 ms, also for stored answers." in changed.sentence
+    assert [each.change for each in verdicts(called(), called(durable=False))] == ["same", "removed"]
+    assert verdicts(called(), called())[0] == same("placed-calls")
