@@ -1,6 +1,13 @@
-"""Sources, under the import path that Quix Streams uses: ``from holdfast.sources import Source``."""
+"""Sources: the base classes, and the sources that ship with Holdfast.
+
+The base classes have the import path that Quix Streams uses: ``from holdfast.sources import Source``. The other names
+are imported at their first use, because they need libraries that not every worker needs.
+"""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from holdfast.processors.engine.sources.source import (
     ClientConnectFailureCallback,
@@ -9,4 +16,31 @@ from holdfast.processors.engine.sources.source import (
     StatefulSource,
 )
 
-__all__ = ["ClientConnectFailureCallback", "ClientConnectSuccessCallback", "Source", "StatefulSource"]
+if TYPE_CHECKING:
+    from holdfast.processors.sources.file_rows import CsvFormat
+    from holdfast.processors.sources.file_source import FileSource
+
+__all__ = [
+    "ClientConnectFailureCallback",
+    "ClientConnectSuccessCallback",
+    "CsvFormat",
+    "FileSource",
+    "Source",
+    "StatefulSource",
+]
+
+#: Public name -> its module.
+_HOMES = {"CsvFormat": "file_rows", "FileSource": "file_source"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a shipped source at its first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'holdfast.sources' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(f"holdfast.processors.sources.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -52,6 +52,16 @@ def _check_url(url: str, shown: str) -> None:
     )
 
 
+def patient(url: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options of an fsspec driver, without a cache of listings, and with limits for the time of a request to S3."""
+    given = {"use_listings_cache": False, "skip_instance_cache": True, **(options or {})}
+    if url.startswith(("s3://", "s3a://")):
+        patience: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S}
+        patience |= {"retries": {"max_attempts": ATTEMPTS}}
+        given["config_kwargs"] = {**patience, **given.get("config_kwargs", {})}
+    return given
+
+
 class FsspecObjects:
     """The objects in the store at one URL; implements the protocol ``processors.engine.checkpoints.ports.Objects``.
 
@@ -66,12 +76,7 @@ class FsspecObjects:
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self.shown = shown_url(url)
         _check_url(url, self.shown)
-        given = {"use_listings_cache": False, "skip_instance_cache": True, **(options or {})}
-        if url.startswith(("s3://", "s3a://")):
-            patience: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S}
-            patience |= {"retries": {"max_attempts": ATTEMPTS}}
-            given["config_kwargs"] = {**patience, **given.get("config_kwargs", {})}
-        self._url, self._given = url, given
+        self._url, self._given = url, patient(url, options)
         if "://" in url or options:
             # Open the driver now, so that the constructor raises its errors. For the path of a local folder, the driver
             # is opened on first use, because a path needs no check and fsspec imports slowly.

@@ -47,7 +47,7 @@ class DeclaredSource:
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The functions of the user's class whose source text is a part of the processor's code version."""
-        return (type(self.source).run,)
+        return tuple(self.source.version_functions)
 
 
 @dataclass(slots=True)

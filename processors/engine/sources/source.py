@@ -6,7 +6,7 @@ copy of the declared object. The thread passes messages and state to the worker'
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -101,6 +101,11 @@ class Source:
         Values are serialized as JSON. Keys are texts, bytes or whole numbers; they are written as text.
         """
         return Topic(self.name, key_serializer=text_of_key)
+
+    @property
+    def version_functions(self) -> Sequence[Callable[..., Any]]:
+        """The functions whose source text is a part of the processor's code version. The default is ``run``."""
+        return (type(self).run,)
 
     # -- methods that ``run`` calls ---------------------------------------------------------------------------------
 

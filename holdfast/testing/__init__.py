@@ -1,0 +1,7 @@
+"""Tests that you can run on your own classes: ``from holdfast.testing import SourceContract``."""
+
+from __future__ import annotations
+
+from holdfast.processors.testing.source_contract import SourceContract
+
+__all__ = ["SourceContract"]

@@ -1,0 +1,225 @@
+"""``FileSource``: sends the rows of CSV, JSON lines and Parquet files as messages, each once.
+
+    listing ──► files in the order of their names ──► rows ──► messages and position, in one transaction
+
+Invariants:
+    - The position of a file and the messages of its rows are committed together.
+    - A file is read on only if the part that was read is still the same. Otherwise the source stops with an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+import structlog
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.storage.input_files import InputFile, InputFiles, InputUnreadable
+from holdfast.processors.engine.sources.source import SHUTDOWN_S, StatefulSource
+from holdfast.processors.sources.file_rows import (
+    FORMATS,
+    UNFINISHED,
+    CsvFormat,
+    FileFormat,
+    JsonLines,
+    ParquetFormat,
+    Row,
+    RowUnreadable,
+    format_of,
+)
+from holdfast.processors.sources.read_files import ReadFile, Reading, decoded, gone
+from holdfast.processors.sources.retries import repeated
+from holdfast.processors.sources.row_fields import FieldChoice, RowFields, check_number, option_invalid
+
+_log = structlog.get_logger("sources")
+
+#: The state key of a file is this prefix and the name of the file.
+_PREFIX = "file:"
+#: A unit has at most this many bytes of text rows, so that it stays below the limit of a transaction.
+_UNIT_BYTES = 8 << 20
+#: Files that the state remembers. Beyond it, files that do not exist any more are forgotten.
+REMEMBERED_MAX = 100_000
+
+
+class InputMissing(HoldfastError):
+    """The file of a source does not exist. Fields: ``source``, ``url``."""
+
+
+class FileSource(StatefulSource):
+    """Sends each row of files as a message, once. The position in each file is kept in the source's state.
+
+    Files are read in the order of their names. A text file may grow at its end. What was read must stay as it is.
+
+    Args:
+        name: The name of the source, unique in the application.
+        path: A path or an fsspec URL, for example ``s3://bucket/in/*.parquet``. It may be a pattern with ``*``, ``**``,
+            ``?`` or ``[...]``.
+        key: The column of the message key, or a function of the row; None sends messages without a key.
+        timestamp: The column of the time, or a function of the row: milliseconds since 1970, or a date and time with
+            its time zone. None means the time at which the row is read.
+        format: ``csv``, ``jsonl`` or ``parquet``, or a ``CsvFormat`` with options. None takes it from the ending of
+            ``path``.
+        watch: Seconds between two looks for new files and new rows. With None, the source ends after the last row.
+        batch: Maximum rows that are committed at a time, to 100,000.
+        gone: What a file means that was read in part, and does not exist any more: ``error`` stops the worker, and
+            ``skip`` goes on with the other files.
+        patience: Seconds for which a file that can't be read is tried again, before the worker stops.
+        storage_options: Options of the fsspec driver.
+        shutdown_timeout: Seconds that a stopping worker waits for the end of ``run``.
+
+    Raises:
+        SourceOptionInvalid: An argument has a value that is not allowed.
+    """
+
+    def __init__(  # tidy: allow-wide because each argument says one thing about the files.
+        self,
+        name: str,
+        path: str,
+        *,
+        key: FieldChoice | None = None,
+        timestamp: FieldChoice | None = None,
+        format: Literal["csv", "jsonl", "parquet"] | FileFormat | None = None,
+        watch: float | None = None,
+        batch: int = 1_000,
+        gone: Literal["error", "skip"] = "error",
+        patience: float = 30.0,
+        storage_options: Mapping[str, Any] | None = None,
+        shutdown_timeout: float = SHUTDOWN_S,
+    ) -> None:
+        super().__init__(name, shutdown_timeout)
+        if not isinstance(path, str) or not path:
+            raise option_invalid(name, "path", path, "a path, a pattern or a URL")
+        self._format = _chosen(name, path, format)
+        self._fields = RowFields(name, key, timestamp)
+        if watch is not None:
+            check_number(name, "watch", watch, 0.01, 86_400)
+        check_number(name, "batch", batch, 1, 100_000)
+        check_number(name, "patience", patience, 0, 86_400)
+        if gone not in ("error", "skip"):
+            raise option_invalid(name, "gone", gone, "`error` or `skip`")
+        self._watch, self._batch, self._gone, self._patience = watch, int(batch), gone, patience
+        self._files = InputFiles(path, storage_options)
+        self._read: dict[str, ReadFile] = {}
+        self._waits_for_line_end: set[str] = set()
+
+    @property
+    def version_functions(self) -> Sequence[Callable[..., Any]]:
+        """The functions ``key`` and ``timestamp``."""
+        return self._fields.functions
+
+    def run(self) -> None:
+        """Reads the files to their ends, and looks again every ``watch`` seconds."""
+        self._read, self._waits_for_line_end = decoded(self.state.items(_PREFIX), _PREFIX), set()
+        while self.running:
+            if repeated(self, self._pass, InputUnreadable, self._patience) is None or self._watch is None:
+                return
+            self.sleep(self._watch)
+
+    def _pass(self) -> bool:
+        listed = self._files.listed()
+        if not listed and not self._files.is_pattern and self._watch is None and not self._read:
+            raise InputMissing(
+                f"Source {self.name!r} reads {self._files.shown}, and there is no such file.",
+                action="Correct `path`, or create the file. With `watch`, the source waits for it.",
+                source=self.name,
+                url=self._files.shown,
+            )
+        self._forget_gone({each.name for each in listed})
+        for file in listed:
+            known = self._read.get(file.name)
+            if known is not None and known.is_same(file):
+                continue
+            if not self.running:
+                break
+            self._read_on(file, known)
+        return True
+
+    def _read_on(self, listed: InputFile, known: ReadFile | None) -> None:
+        text = not isinstance(self._format, ParquetFormat)
+        with self._files.opened(listed.name) as file:
+            reading = Reading(file, listed, known, text=text)
+            rows = size = 0
+            last: Row | None = None
+            try:
+                for row in self._format.rows(file, reading.read.at, listed.name):
+                    if self._is_left(row, listed.name):
+                        break
+                    self._send(row, f"the row of file {listed.name} before position {row.end}")
+                    last, rows, size = row, rows + 1, size + len(row.raw)
+                    if rows % self._batch == 0 or size >= _UNIT_BYTES:
+                        self._commit(listed.name, reading.up_to(row.end, row.raw, complete=row.complete))
+                        last, size = None, 0
+                        if not self.running:
+                            return
+            finally:
+                # What was sent before an error belongs to the position: a second attempt begins behind it.
+                if last is not None:
+                    self._keep(listed.name, reading.up_to(last.end, last.raw, complete=last.complete))
+            self._commit(listed.name, reading.ended())
+        if rows:
+            _log.info("file read", source=self.name, file=listed.name, rows=rows)
+
+    def _is_left(self, row: Row, name: str) -> bool:
+        """Whether a row stays in the file, because its writer may not have finished it. Only the last row may."""
+        if row.complete:
+            return False
+        if self._watch is not None:
+            if name not in self._waits_for_line_end:
+                self._waits_for_line_end.add(name)
+                _log.warning("the last row of a file has no line end; the source waits for it", file=name)
+            return True
+        if row.value is UNFINISHED:
+            raise RowUnreadable(
+                f"File {name} ends in the middle of the row at byte {row.end:,}.",
+                action="Complete the row at the end of the file; leave what is before it as it is.",
+                file=name,
+                at=row.end,
+            )
+        return False
+
+    def _send(self, row: Row, where: str) -> None:
+        key, timestamp_ms = self._fields.read(row.value, where)
+        message = self.serialize(key, row.value, timestamp_ms=timestamp_ms)
+        self.produce(message.value, message.key, message.headers, timestamp=timestamp_ms)
+
+    def _keep(self, name: str, read: ReadFile) -> None:
+        self._read[name] = read
+        self.state.set(_PREFIX + name, msgspec.to_builtins(read))
+
+    def _commit(self, name: str, read: ReadFile) -> None:
+        self._keep(name, read)
+        self.flush()
+
+    def _forget_gone(self, listed: set[str]) -> None:
+        """Handles files that were read and do not exist any more.
+
+        Raises:
+            InputGone: A file was read in part, and ``gone`` is ``error``.
+        """
+        missing = [name for name in sorted(self._read) if name not in listed]
+        for name in missing:
+            if self._read[name].done:
+                continue
+            if self._gone == "error":
+                raise gone(name, self._read[name])
+            _log.warning("a file that was read in part does not exist any more", source=self.name, file=name)
+            self._forget(name)
+        for name in [name for name in missing if name in self._read][: max(0, len(self._read) - REMEMBERED_MAX)]:
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        del self._read[name]
+        self.state.delete(_PREFIX + name)
+
+
+def _chosen(name: str, path: str, given: Any) -> FileFormat:
+    if isinstance(given, (CsvFormat, JsonLines, ParquetFormat)):
+        return given
+    found = format_of(path) if given is None else FORMATS[given][0] if given in FORMATS else None
+    if found is None:
+        seen = path if given is None else given
+        expected = "`csv`, `jsonl`, `parquet`, or a path that ends with `.csv`, `.jsonl` or `.parquet`; compressed "
+        raise option_invalid(name, "format", seen, f"{expected}files are not read")
+    return found
