@@ -19,6 +19,7 @@ from holdfast.processors.engine.sources.source import (
 if TYPE_CHECKING:
     from holdfast.processors.sources.file_rows import CsvFormat
     from holdfast.processors.sources.file_source import FileSource
+    from holdfast.processors.sources.sql_source import SqlSource
 
 __all__ = [
     "ClientConnectFailureCallback",
@@ -26,11 +27,12 @@ __all__ = [
     "CsvFormat",
     "FileSource",
     "Source",
+    "SqlSource",
     "StatefulSource",
 ]
 
 #: Public name -> its module.
-_HOMES = {"CsvFormat": "file_rows", "FileSource": "file_source"}
+_HOMES = {"CsvFormat": "file_rows", "FileSource": "file_source", "SqlSource": "sql_source"}
 
 
 def __getattr__(name: str) -> Any:

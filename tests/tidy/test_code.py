@@ -35,6 +35,7 @@ HOMES = {
     # Besides the registry, two more parts use a database: the Iceberg catalog, and Dagster's storage.
     "sqlalchemy": (
         "infra/database",
+        "processors/sources/sql_rows.py",
         "infra/warehouse/pointers.py",
         "orchestration/host/old_events.py",
         "orchestration/host/launches.py",
