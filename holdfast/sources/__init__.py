@@ -17,8 +17,10 @@ from holdfast.processors.engine.sources.source import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.processors.sources.event_server import HttpLimits
     from holdfast.processors.sources.file_rows import CsvFormat
     from holdfast.processors.sources.file_source import FileSource
+    from holdfast.processors.sources.http_source import HttpSource
     from holdfast.processors.sources.sql_source import SqlSource
 
 __all__ = [
@@ -26,13 +28,21 @@ __all__ = [
     "ClientConnectSuccessCallback",
     "CsvFormat",
     "FileSource",
+    "HttpLimits",
+    "HttpSource",
     "Source",
     "SqlSource",
     "StatefulSource",
 ]
 
 #: Public name -> its module.
-_HOMES = {"CsvFormat": "file_rows", "FileSource": "file_source", "SqlSource": "sql_source"}
+_HOMES = {
+    "CsvFormat": "file_rows",
+    "FileSource": "file_source",
+    "HttpLimits": "event_server",
+    "HttpSource": "http_source",
+    "SqlSource": "sql_source",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -85,6 +85,7 @@ class Head:
         authorization: The header ``Authorization``; empty without one.
         is_forwarded: Whether another worker has forwarded the request. It is not forwarded again.
         keeps: Whether the client can send further requests on the connection.
+        headers: The headers of a POST request, with names in small letters.
     """
 
     method: str
@@ -94,6 +95,7 @@ class Head:
     authorization: str = ""
     is_forwarded: bool = False
     keeps: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def reads(self) -> bool:
@@ -185,6 +187,7 @@ def judge(head: bytes, rules: Rules) -> Head | Refused:
         return Refused(421, "the Host header names another server", page)
     if not rules.is_of_state(page) and not rules.guard.admits(method, page, headers.get("Authorization")):
         return Refused(401, "the token is missing or wrong: send it as Authorization: Bearer", page)
+    sent = {name.lower(): value for name, value in headers.items()} if method == "POST" else {}
     return Head(
         method,
         page,
@@ -193,6 +196,7 @@ def judge(head: bytes, rules: Rules) -> Head | Refused:
         headers.get("Authorization", ""),
         is_forwarded=FORWARDED in headers,
         keeps=version == "HTTP/1.1" and headers.get("Connection", "").lower() != "close",
+        headers=sent,
     )
 
 

@@ -130,10 +130,19 @@ class Handover:
         """Returns False if the source's ``run`` should end."""
         return self._running
 
-    def put(self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers) -> None:
-        """Adds a message to the open unit. Waits first if too many messages are not committed yet.
+    @property
+    def now_ms(self) -> int:
+        """The present time of the worker's clock, in milliseconds since 1970."""
+        return self._limits.times.now_ms()
 
-        Raises the errors of ``Source.produce``.
+    def checked(
+        self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers
+    ) -> tuple[int, int]:
+        """Returns the time and the size in bytes of a message that ``put`` accepts.
+
+        Raises:
+            RecordTooLarge: The message is larger than the topic allows.
+            RecordTimeRefused: The topic does not accept the timestamp.
         """
         at_ms = self._limits.times.now_ms() if timestamp_ms is None else timestamp_ms
         size = len(value or b"") + len(key or b"") + headers_size(headers)
@@ -142,6 +151,14 @@ class Handover:
         earliest, latest = self._limits.times.bounds(self._topic)
         if not earliest <= at_ms <= latest:
             raise self._limits.times.refusal(self._topic, at_ms, of_source=True)
+        return at_ms, size
+
+    def put(self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers) -> None:
+        """Adds a message to the open unit. Waits first if too many messages are not committed yet.
+
+        Raises the errors of ``Source.produce``.
+        """
+        at_ms, size = self.checked(value, key, timestamp_ms, headers)
         with self._changed:
             self._check()
             if not self._has_room():
@@ -185,11 +202,23 @@ class Handover:
 
         Returns False if the source should end.
         """
+        return self.wait_for(lambda: False, seconds)
+
+    def wait_for(self, ready: Callable[[], bool], seconds: float) -> bool:
+        """Waits until ``ready`` returns True, for at most ``seconds`` of the worker's clock. ``wake`` asks it again.
+
+        Returns False if the source should end.
+        """
         until = self._clock.monotonic() + seconds
         with self._changed:
             left = None if self.in_step else max(0.0, seconds)
-            self._wait(lambda: not self._running or self._clock.monotonic() >= until, left)
+            self._wait(lambda: not self._running or ready() or self._clock.monotonic() >= until, left)
             return self._running
+
+    def wake(self) -> None:
+        """Asks the functions of ``wait_for`` again. Any thread may call it."""
+        with self._changed:
+            self._changed.notify_all()
 
     def run(self, start: Callable[[], None]) -> None:
         """Calls ``start``, which runs the source. Stores the error that it raised, and marks the run as ended."""
