@@ -39,7 +39,7 @@ _log = structlog.get_logger("sources")
 _PREFIX = "file:"
 #: A unit has at most this many bytes of text rows, so that it stays below the limit of a transaction.
 _UNIT_BYTES = 8 << 20
-#: Files that the state remembers. Beyond it, files that do not exist any more are forgotten.
+#: Files that the state remembers. Beyond it, files that no longer exist are forgotten.
 REMEMBERED_MAX = 100_000
 
 
@@ -63,8 +63,8 @@ class FileSource(StatefulSource):
             ``path``.
         watch: Seconds between two looks for new files and new rows. With None, the source ends after the last row.
         batch: Maximum rows that are committed at a time, to 100,000.
-        gone: What a file means that was read in part, and does not exist any more: ``error`` stops the worker, and
-            ``skip`` goes on with the other files.
+        gone: What a file means that was read in part and no longer exists: ``error`` stops the worker, and ``skip``
+            reads the other files.
         patience: Seconds for which a file that can't be read is tried again, before the worker stops.
         storage_options: Options of the fsspec driver.
         shutdown_timeout: Seconds that a stopping worker waits for the end of ``run``.
@@ -193,7 +193,7 @@ class FileSource(StatefulSource):
         self.flush()
 
     def _forget_gone(self, listed: set[str]) -> None:
-        """Handles files that were read and do not exist any more.
+        """Handles files that were read and no longer exist.
 
         Raises:
             InputGone: A file was read in part, and ``gone`` is ``error``.
@@ -204,7 +204,7 @@ class FileSource(StatefulSource):
                 continue
             if self._gone == "error":
                 raise gone(name, self._read[name])
-            _log.warning("a file that was read in part does not exist any more", source=self.name, file=name)
+            _log.warning("a file that was read in part no longer exists", source=self.name, file=name)
             self._forget(name)
         for name in [name for name in missing if name in self._read][: max(0, len(self._read) - REMEMBERED_MAX)]:
             self._forget(name)

@@ -140,7 +140,7 @@ class HttpSource(StatefulSource):
     def _await_requests(self) -> bool:
         """Waits for requests, or until keys may have expired. Returns False if the source should end."""
         handover = self._handover or self._not_running("run")
-        return handover.wait_for(lambda: self._server.has_requests, _LOOK_S)
+        return handover.sleep(_LOOK_S, lambda: self._server.has_requests)
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class HttpSource(StatefulSource):
             return refusal(503, failure.message.rstrip(".")), []
         except HoldfastError as failure:
             return Answer(422, {"error": failure.message, "action": failure.action}), []
-        now_ms = (self._handover or self._not_running("run")).now_ms
+        now_ms = (self._handover or self._not_running("run")).limits.times.now_ms()
         self._bodies[key] = body
         self._ages.append((now_ms, key))
         self.state.set(_PREFIX + key, [now_ms, body])
@@ -207,12 +207,13 @@ class HttpSource(StatefulSource):
         message = self.serialize(key, event, timestamp_ms=timestamp_ms)
         handover = self._handover or self._not_running("run")
         # All events are checked before the first is sent, because a request is sent as a whole.
-        handover.checked(message.value, message.key, timestamp_ms, message.headers)
+        parts = (message.value, message.key, message.headers)
+        handover.limits.checked(self.name, self.producer_topic.name, parts, timestamp_ms)
         return message
 
     def _forget_expired(self) -> bool:
         """Forgets keys whose time is over. Returns whether there were any."""
-        until_ms = (self._handover or self._not_running("run")).now_ms - self._remember_ms
+        until_ms = (self._handover or self._not_running("run")).limits.times.now_ms() - self._remember_ms
         forgotten = 0
         while self._ages and self._ages[0][0] <= until_ms and forgotten < _FORGOTTEN_MAX:
             _, key = self._ages.popleft()

@@ -25,7 +25,7 @@ class InputShrank(InputChanged):
 
 
 class InputGone(HoldfastError):
-    """A file was read in part, and does not exist any more. Fields: ``file``, ``at``, ``size``."""
+    """A file was read in part, and no longer exists. Fields: ``file``, ``at``, ``size``."""
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
@@ -121,9 +121,9 @@ def _check(read: ReadFile, file: IO[bytes], listed: InputFile, *, text: bool) ->
 
 
 def gone(name: str, read: ReadFile) -> InputGone:
-    """The error for a file that was read in part, and does not exist any more."""
+    """The error for a file that was read in part, and no longer exists."""
     return InputGone(
-        f"File {name} was read up to position {read.at:,}, and does not exist any more. It had {read.size:,} bytes.",
+        f"File {name} was read up to position {read.at:,}, and no longer exists. It had {read.size:,} bytes.",
         action="Put the file back. If its other rows are not needed, set `gone='skip'` of the source.",
         file=name,
         at=read.at,

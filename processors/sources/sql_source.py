@@ -174,8 +174,8 @@ class SqlSource(StatefulSource):
             raise CursorWentBack(
                 f"Source {self.name!r} has read up to {self._shown(self._position)}, and all rows are before it. "
                 "Expected a cursor that only grows.",
-                action="If the newest rows were deleted, set `went_back='wait'`. If the table began anew, give the "
-                "source another name: it then reads all rows.",
+                action="If the newest rows were deleted, set `went_back='wait'`. If the table was filled again, give "
+                "the source another name: it then reads all rows.",
                 source=self.name,
                 position=self._shown(self._position),
             )

@@ -241,10 +241,10 @@ def test_dagster_sees_real_annotations(path: Path) -> None:
         assert "__future__" not in names
 
 
-#: Modules that only export names under other import paths, for users who come from Quix Streams.
+#: Modules that only export names under other import paths: those of Quix Streams, and those of tests of users.
 NAMES_FOR_USERS = [
     path
-    for name in ("context.py", "dataframe", "kafka", "models", "sinks", "sources", "state")
+    for name in ("context.py", "dataframe", "kafka", "models", "sinks", "sources", "state", "testing")
     for path in sorted((PROJECT / "holdfast").glob(name + ("" if name.endswith(".py") else "/**/*.py")))
 ]
 

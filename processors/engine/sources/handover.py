@@ -94,6 +94,25 @@ class Limits:
     record_bytes_max: int
     times: RecordTimes
 
+    def checked(
+        self, source: str, topic: str, parts: tuple[bytes | None, bytes | None, Headers], timestamp_ms: int | None
+    ) -> tuple[int, int]:
+        """Returns the time and the size in bytes of a message. ``parts`` has its value, key and headers.
+
+        Raises:
+            RecordTooLarge: The message is larger than the topic allows.
+            RecordTimeRefused: The topic does not accept the timestamp.
+        """
+        value, key, headers = parts
+        at_ms = self.times.now_ms() if timestamp_ms is None else timestamp_ms
+        size = len(value or b"") + len(key or b"") + headers_size(headers)
+        if size > self.record_bytes_max:
+            raise too_large(f"A message of source {source!r}", topic, size, self.record_bytes_max)
+        earliest, latest = self.times.bounds(topic)
+        if not earliest <= at_ms <= latest:
+            raise self.times.refusal(topic, at_ms, of_source=True)
+        return at_ms, size
+
 
 class Handover:
     """Passes the messages and state of one run of a source to the worker's loop.
@@ -111,7 +130,7 @@ class Handover:
         self, source: str, topic: str, state: SourceState, limits: Limits, clock: Clock, *, whole: bool
     ) -> None:
         self.source, self.state, self._topic = source, state, topic
-        self._limits, self._clock, self._whole = limits, clock, whole
+        self.limits, self._clock, self._whole = limits, clock, whole
         #: Whether the clock is virtual, so that the loop and the source's thread run in turns.
         self.in_step = not isinstance(clock, SystemClock)
         self._changed = Condition()
@@ -119,46 +138,19 @@ class Handover:
         #: For each waiting thread of the source, a function that returns True when its wait has ended. If all of them
         #: return False, all threads wait, so the source is settled.
         self._waits: list[Callable[[], bool]] = []
-        self._running, self._over, self._flushing = True, False, 0
+        #: False if the source's ``run`` should end.
+        self.running, self._over, self._flushing = True, False, 0
         self.error: BaseException | None = None
         self.ended = False
 
     # -- for the source's threads -----------------------------------------------------------------------------------
-
-    @property
-    def running(self) -> bool:
-        """Returns False if the source's ``run`` should end."""
-        return self._running
-
-    @property
-    def now_ms(self) -> int:
-        """The present time of the worker's clock, in milliseconds since 1970."""
-        return self._limits.times.now_ms()
-
-    def checked(
-        self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers
-    ) -> tuple[int, int]:
-        """Returns the time and the size in bytes of a message that ``put`` accepts.
-
-        Raises:
-            RecordTooLarge: The message is larger than the topic allows.
-            RecordTimeRefused: The topic does not accept the timestamp.
-        """
-        at_ms = self._limits.times.now_ms() if timestamp_ms is None else timestamp_ms
-        size = len(value or b"") + len(key or b"") + headers_size(headers)
-        if size > self._limits.record_bytes_max:
-            raise too_large(f"A message of source {self.source!r}", self._topic, size, self._limits.record_bytes_max)
-        earliest, latest = self._limits.times.bounds(self._topic)
-        if not earliest <= at_ms <= latest:
-            raise self._limits.times.refusal(self._topic, at_ms, of_source=True)
-        return at_ms, size
 
     def put(self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers) -> None:
         """Adds a message to the open unit. Waits first if too many messages are not committed yet.
 
         Raises the errors of ``Source.produce``.
         """
-        at_ms, size = self.checked(value, key, timestamp_ms, headers)
+        at_ms, size = self.limits.checked(self.source, self._topic, (value, key, headers), timestamp_ms)
         with self._changed:
             self._check()
             if not self._has_room():
@@ -197,26 +189,19 @@ class Handover:
             finally:
                 self._flushing -= 1
 
-    def sleep(self, seconds: float) -> bool:
-        """Waits for ``seconds`` of the worker's clock, or until the source should end.
+    def sleep(self, seconds: float, ready: Callable[[], bool] = lambda: False) -> bool:
+        """Waits for ``seconds`` of the worker's clock, or until the source should end, or until ``ready`` returns True.
 
-        Returns False if the source should end.
-        """
-        return self.wait_for(lambda: False, seconds)
-
-    def wait_for(self, ready: Callable[[], bool], seconds: float) -> bool:
-        """Waits until ``ready`` returns True, for at most ``seconds`` of the worker's clock. ``wake`` asks it again.
-
-        Returns False if the source should end.
+        Returns False if the source should end. ``wake`` asks ``ready`` again.
         """
         until = self._clock.monotonic() + seconds
         with self._changed:
             left = None if self.in_step else max(0.0, seconds)
-            self._wait(lambda: not self._running or ready() or self._clock.monotonic() >= until, left)
-            return self._running
+            self._wait(lambda: not self.running or ready() or self._clock.monotonic() >= until, left)
+            return self.running
 
     def wake(self) -> None:
-        """Asks the functions of ``wait_for`` again. Any thread may call it."""
+        """Asks the ``ready`` functions of ``sleep`` again. Any thread may call it."""
         with self._changed:
             self._changed.notify_all()
 
@@ -233,7 +218,7 @@ class Handover:
                 self._close_unit()
             elif self._whole:
                 self._units.open = Unit()
-            self.ended, self._running = True, False
+            self.ended, self.running = True, False
             self._changed.notify_all()
 
     def _wait(self, ready: Callable[[], bool], timeout_s: float | None = None) -> bool:
@@ -345,7 +330,7 @@ class Handover:
     def end(self) -> None:
         """Asks the source to end: ``running`` becomes False. Complete units can still be taken."""
         with self._changed:
-            self._running = False
+            self.running = False
             self._changed.notify_all()
 
     def wait_for_more(self, seconds: float) -> bool:
@@ -357,7 +342,7 @@ class Handover:
     def close(self) -> None:
         """Ends the source and discards all units. The next call by the source's thread raises ``SourceStopped``."""
         with self._changed:
-            self._running, self._over = False, True
+            self.running, self._over = False, True
             self._units.open = Unit()
             self._units.closed.clear()
             self._units.taken.clear()
