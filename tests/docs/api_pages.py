@@ -145,6 +145,18 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         '    assert [record.value for _, record in cluster.read("source__numbers")] == [b"1", b"2", b"3"]',
         (),
     ),
+    "api-shipped-sources.md": (
+        "Python API: sources that ship",
+        "Sources of files, SQL tables and HTTP requests. "
+        "[Sources that ship](../sources-that-ship.md) has the rules.",
+        "from holdfast import Application\nfrom holdfast.sources import CsvFormat, FileSource\n\n\n"
+        "def build() -> Application:\n"
+        '    app = Application("localhost:9092", consumer_group="shop")\n'
+        '    orders = FileSource("orders", "/srv/in/*.csv", key="id", format=CsvFormat(delimiter=";"))\n'
+        "    app.dataframe(source=orders)\n"
+        "    return app",
+        (),
+    ),
     "api-windows.md": (
         "Python API: windows",
         "What declares a window of a stream. [Its columns](api-window-columns.md) come next; [windows](../windows.md) "
@@ -187,6 +199,18 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "cluster = InMemoryCluster(clock=VirtualClock(), network=Network())\n"
         'cluster.create_topic("orders", partitions=2)',
         ("InlineProcess", "VirtualClock", "Network", "Fate", "Partition"),
+    ),
+    "api-contracts.md": (
+        "Python API: contracts",
+        "Tests that you run on your own classes. "
+        "[Sources that ship](../sources-that-ship.md#test-a-source-of-your-own) shows how they are used.",
+        "from holdfast.sources import FileSource\nfrom holdfast.testing import SourceContract\n\n\n"
+        "class TestOrders(SourceContract):\n"
+        "    def source(self) -> FileSource:\n"
+        '        return FileSource("orders", "orders.jsonl")\n\n'
+        "    def expected(self) -> list[tuple[bytes | None, bytes]]:\n"
+        '        return [(None, b\'{"id":1}\')]',
+        (),
     ),
     "api-verbs.md": (
         "Python API: verbs",
@@ -281,6 +305,16 @@ UNNAMED: dict[str, dict[str, str]] = {
         "Application": "processors.application.sources.ApplicationSources",
         "Source": "processors.engine.sources.source.Source",
         "StatefulSource": "processors.engine.sources.source.StatefulSource",
+    },
+    "api-shipped-sources.md": {
+        "FileSource": "processors.sources.file_source.FileSource",
+        "CsvFormat": "processors.sources.file_rows.CsvFormat",
+        "SqlSource": "processors.sources.sql_source.SqlSource",
+        "HttpSource": "processors.sources.http_source.HttpSource",
+        "HttpLimits": "processors.sources.event_server.HttpLimits",
+    },
+    "api-contracts.md": {
+        "SourceContract": "processors.testing.source_contract.SourceContract",
     },
     "api-columns.md": {
         "StreamingDataFrame": "processors.engine.expressions.methods.StreamColumns",
