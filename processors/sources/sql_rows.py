@@ -146,7 +146,7 @@ class SqlRows:
     @cached_property
     def _engine(self) -> Engine:
         try:
-            return create_engine(self._url, **{"pool_pre_ping": True, "pool_size": 1, **self._options})
+            return create_engine(self._url, **{"pool_pre_ping": True, **self._options})
         except (ArgumentError, NoSuchModuleError, ImportError, TypeError) as failure:
             if (missing := missing_in(failure)) is not None:
                 raise missing from failure

@@ -315,6 +315,18 @@ def with_source(topology: Topology, random: Random) -> Topology | None:
     return replace(topology, lines=(*topology.lines, Line("source", "sourced(app)")))
 
 
+def with_file_source(topology: Topology, random: Random) -> Topology | None:
+    """Adds a ``FileSource`` with the numbers of ``with_source``."""
+    return replace(topology, lines=(*topology.lines, Line("source", "sourced(app, 'file')")))
+
+
+def with_table_source(topology: Topology, random: Random) -> Topology | None:
+    """Adds a ``SqlSource`` with the numbers of ``with_source``."""
+    return replace(topology, lines=(*topology.lines, Line("source", "sourced(app, 'table')")))
+
+
+#: The changes that add a source of the numbers up to ``FED``.
+SOURCES = frozenset({"source", "file_source", "table_source"})
 #: All changes by name. A change returns None if the docs do not promise equal results for the topology.
 CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "order": in_other_order,
@@ -326,6 +338,8 @@ CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "codecs": with_codecs,
     "schedules": with_schedules,
     "source": with_source,
+    "file_source": with_file_source,
+    "table_source": with_table_source,
 }
 
 

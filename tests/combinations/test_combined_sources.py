@@ -16,3 +16,11 @@ def test_a_source_beside_a_topology_loses_and_doubles_nothing(seed: int) -> None
     with quiet() as folder:
         outcome = run_seed(seed, folder, schedules=3, also=("source",))
     assert not outcome.kind, outcome.text()
+
+
+@pytest.mark.parametrize("seed", variants(range(60, 70), tested=1))
+@pytest.mark.parametrize("source", variants(["file_source", "table_source"]))
+def test_a_source_that_ships_loses_and_doubles_nothing(source: str, seed: int) -> None:
+    with quiet() as folder:
+        outcome = run_seed(seed, folder, schedules=3, also=(source,))
+    assert not outcome.kind, outcome.text()

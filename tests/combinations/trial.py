@@ -22,7 +22,7 @@ from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryCluster
 from holdfast.processors.testing.consumers import InMemoryMember
 from holdfast.processors.testing.process import Process
-from tests.combinations.changes import changed_by
+from tests.combinations.changes import SOURCES, changed_by
 from tests.combinations.functions import FED
 from tests.combinations.judge import Result, Wrong, result_of
 from tests.combinations.schedules import Kill, Schedule
@@ -174,7 +174,7 @@ class Trial:
         if self.broken is not None:
             raise self.broken
         assert self.result is not None
-        if "source" in self.schedule.changes:
+        if SOURCES.intersection(self.schedule.changes):
             self._check_source()
         return self.result
 
@@ -182,7 +182,8 @@ class Trial:
         """Raises Wrong unless each message of the added source, and each result of such a message, was sent once."""
         for topic in ("source__fed", "fed-out"):
             found = [json.loads(record.value or b"null") for _, record in self.cluster.read(topic)]
-            numbers = sorted(each if topic == "source__fed" else each[0] for each in found)
+            found = [each if topic == "source__fed" else each[0] for each in found]
+            numbers = sorted(each["number"] if isinstance(each, dict) else each for each in found)
             if not self.schedule.exactly_once:
                 numbers = sorted(set(numbers))
             if numbers != list(range(FED)):
@@ -362,7 +363,7 @@ class Trial:
         if self.schedule.feed == "live" and self._fed < len(self.topology.messages):
             return False
         committed = self.cluster.committed_offsets(GROUP)
-        if "source" in self.schedule.changes and not self._source_is_done(committed):
+        if SOURCES.intersection(self.schedule.changes) and not self._source_is_done(committed):
             return False
         return all((committed.get(place) or 0) >= end for place, end in self._ends.items())
 
