@@ -46,10 +46,18 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a shipped source at its first use."""
+    """Imports a shipped source at its first use.
+
+    Raises:
+        AttributeError: The package has no such name.
+        ExtraMissing: The source needs libraries of an extra that is not installed.
+    """
     if name not in _HOMES:
         raise AttributeError(f"module 'holdfast.sources' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = getattr(importlib.import_module(f"holdfast.processors.sources.{_HOMES[name]}"), name)
+    from holdfast.infra.installation import naming_extras
+
+    with naming_extras():
+        value = getattr(importlib.import_module(f"holdfast.processors.sources.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

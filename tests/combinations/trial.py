@@ -22,8 +22,8 @@ from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryCluster
 from holdfast.processors.testing.consumers import InMemoryMember
 from holdfast.processors.testing.process import Process
+from tests.combinations.added_sources import FED
 from tests.combinations.changes import SOURCES, changed_by
-from tests.combinations.functions import FED
 from tests.combinations.judge import Result, Wrong, result_of
 from tests.combinations.schedules import Kill, Schedule
 from tests.combinations.switches import switched
