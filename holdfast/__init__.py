@@ -16,8 +16,8 @@ The names in ``__all__`` are the public API. Every other name is private and may
 - Tests without a broker: ``InMemoryCluster``, ``InlineProcess``, ``VirtualClock``, ``Network``, ``Fate`` and
   ``Partition``.
 - Verbs: ``open_verbs``; a request class for each verb, which is ``Adopt``, ``Backfill``, ``Clean``, ``Clear``,
-  ``Compact``, ``Deploy``, ``Provision``, ``PutBack``, ``Replay``, ``Reposition``, ``Restart``, ``Restore``,
-  ``Rollback``, ``Scale`` or ``Stop``; and the selections of keys (``Everything``, ``Keys``, ``Prefix``).
+  ``Compact``, ``Deploy``, ``Erase``, ``Provision``, ``PutBack``, ``Replay``, ``Reposition``, ``Restart``,
+  ``Restore``, ``Rollback``, ``Scale`` or ``Stop``; and the selections of keys (``Everything``, ``Keys``, ``Prefix``).
 - Warehouse: ``read_table`` without a JVM; ``key_at`` and ``state_at`` with Spark.
 - Dagster: ``definitions``, which you can merge with your own assets.
 - Settings: ``Settings`` and ``load_settings``.
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         Clear,
         Compact,
         Deploy,
+        Erase,
         Everything,
         Keys,
         Prefix,
@@ -104,6 +105,7 @@ __all__ = [
     "Context",
     "Count",
     "Deploy",
+    "Erase",
     "Everything",
     "Fate",
     "HoldfastError",
@@ -190,8 +192,8 @@ _NAMES = {
     "processors.engine.state.errors": "StateFailed",
     "processors.engine.state.interface": "State",
     "processors.engine.topology": "Topology",
-    "processors.lifecycle.plans.requests": "Adopt Backfill Clean Clear Compact Deploy Everything Keys Prefix "
-    "Provision PutBack Replay Reposition Restart Restore Rollback Scale Stop",
+    "processors.lifecycle.plans.requests": "Adopt Backfill Clean Clear Compact Deploy Erase Everything Keys "
+    "Prefix Provision PutBack Replay Reposition Restart Restore Rollback Scale Stop",
     "processors.testing.clock": "VirtualClock",
     "processors.testing.cluster": "InMemoryCluster",
     "processors.testing.network": "Fate Network",

@@ -35,12 +35,18 @@ from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.infra.system.holders import is_gone, new_holder
 from holdfast.infra.system.privacy import private_files
-from holdfast.orchestration.world import ThisMachine, build_world, environment_of, newest_logged, open_registry
+from holdfast.orchestration.world import (
+    ThisMachine,
+    build_world,
+    defined,
+    environment_of,
+    newest_logged,
+    open_registry,
+)
 from holdfast.processors.application.registration import (
     ProcessorDefinition,
     ProcessorUnknown,
     find_processor,
-    load_processors,
 )
 from holdfast.processors.audits.stores import StoreAudit, audit_stores, checkpoint_manifests, store_partitions
 from holdfast.processors.audits.tables import subject_of, tabled
@@ -55,7 +61,6 @@ from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.deploy.releases import ReleaseFailed
 from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
-from holdfast.processors.lifecycle.orphans.owned import Defined
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import holding, way_on
 from holdfast.processors.lifecycle.plans import plan as plans
@@ -87,6 +92,7 @@ from holdfast.processors.proof.prover import PROOF, Prover
 
 if TYPE_CHECKING:
     from holdfast.infra.warehouse.stored_tables import StoredTables
+    from holdfast.processors.lifecycle.erasure.erasing import Erasing
     from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
 
 
@@ -306,9 +312,14 @@ class Verbs:
     def _orphans(self, registry: Registry | None = None, topics: Topics | None = None) -> OrphanCleaning:
         from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # imported late: loads Iceberg
 
-        defined = partial(_defined, self._settings)
         ports = (registry or self.registry, topics or self._topics)
-        return OrphanCleaning(self._settings, *ports, self._who, defined, self._world.clock)
+        return OrphanCleaning(self._settings, *ports, self._who, partial(defined, self._settings), self._world.clock)
+
+    def _erasing(self, registry: Registry, topics: Topics, owners: RunningOwners, hold: holding.Hold) -> Erasing:
+        from holdfast.orchestration.erasing import erasing_of  # imported late: loads Iceberg
+
+        machine = (self._state_dir, self._slots, self._client, self._input_partitions)
+        return erasing_of(self._settings, registry, topics, owners, hold, machine, self._world.clock)
 
     def _applier(self, tell: ProgressLog = lambda text: None) -> Applier:
         hold = holding.Hold()
@@ -364,10 +375,11 @@ class Verbs:
             topology=lambda processor: self.definition(processor).topology,
             held=self._held,
         )
+        owners = RunningOwners(client, self._slots, self._tasks_with, lambda: hold.step, exports=self._exports)
         return Execution(
             topics=topics,
             runner=runner,
-            owners=RunningOwners(client, self._slots, self._tasks_with, lambda: hold.step, exports=self._exports),
+            owners=owners,
             local=lambda processor: holding.fenced(self._folders(processor), holding.FOLDERS, hold),
             check_local=lambda name, stores: check_local(name, stores, self._facts, self.definition(name).topology),
             prove=Prover(
@@ -383,6 +395,7 @@ class Verbs:
             tables=TableStages(from_tables, rebuilding),
             letters=LetterStages(self._topics, topics, from_tables.cluster, hold.check),
             orphans=lambda: self._orphans(registry, topics),
+            erasing=lambda: self._erasing(registry, topics, owners, hold),
         )
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
@@ -476,18 +489,6 @@ def _stored_tables(settings: Settings) -> StoredTables:
     from holdfast.infra.warehouse.stored_tables import StoredTables
 
     return StoredTables(partial(existing_catalog, settings))
-
-
-def _defined(settings: Settings) -> Defined:
-    """Topologies and state folders of the processors in the settings; their resources can't be orphans."""
-    loaded = load_processors(settings)
-    usable = [each for each in loaded if isinstance(each, ProcessorDefinition)]
-    roots = (each.application.state_dir for each in usable)
-    return Defined(
-        tuple(each.topology for each in usable),
-        frozenset(root for root in roots if root is not None),
-        doubtful=len(usable) < len(loaded),
-    )
 
 
 def this_user() -> str:

@@ -24,6 +24,7 @@ from holdfast.processors.lifecycle.ports import World
 
 if TYPE_CHECKING:
     from holdfast.infra.kafka.topics.topics import Topics
+    from holdfast.processors.lifecycle.orphans.owned import Defined
 
 #: Timeout of the Kafka request for the members of a consumer group, seconds.
 ASKED_S = 3.0
@@ -132,6 +133,22 @@ def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[i
         return newest_generation(topics, logs)
     except AccessRefused:
         return None
+
+
+def defined(settings: Settings) -> Defined:
+    """Topologies and state folders of the processors in the settings; their resources can't be orphans."""
+    # Imported late, because loading the definitions imports the engine and the project's modules.
+    from holdfast.processors.application.registration import ProcessorDefinition, load_processors
+    from holdfast.processors.lifecycle.orphans.owned import Defined
+
+    loaded = load_processors(settings)
+    usable = [each for each in loaded if isinstance(each, ProcessorDefinition)]
+    roots = (each.application.state_dir for each in usable)
+    return Defined(
+        tuple(each.topology for each in usable),
+        frozenset(root for root in roots if root is not None),
+        doubtful=len(usable) < len(loaded),
+    )
 
 
 def environment_of(settings: Settings) -> dict[str, str]:

@@ -25,6 +25,7 @@ from sqlalchemy.exc import IntegrityError
 from holdfast.infra.database import leases, schema, tables
 from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.connections import Connections
+from holdfast.infra.database.erasures import ErasureBook
 from holdfast.infra.database.errors import RecordUnknown
 from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import (
@@ -71,6 +72,7 @@ class Registry:
         self.database = database
         self.journal = ApplyJournal(database)
         self.releases = ReleaseBook(database)
+        self.erasures = ErasureBook(database)
 
     def fenced(self, fence: Callable[[], Fence]) -> Registry:
         """Returns an object for the same registry, to be used by a run that holds an apply (executed plan) or incident.

@@ -197,3 +197,16 @@ releases = Table(
     Column("made_at", UtcDateTime, nullable=False),
     Column("worked_at", UtcDateTime),
 )
+
+#: One row for each key that was erased, or whose erasure has begun. ``mark`` is a keyed hash of the key; the key itself
+#: is in no column. ``document`` is the certificate as JSON (``processors.lifecycle.plans.certificates``).
+erasures = Table(
+    "erasures",
+    metadata,
+    Column("erasure_id", String(255), primary_key=True),
+    Column("processor", String(255), nullable=False, index=True),
+    Column("mark", String(64), nullable=False),
+    Column("begun_at", UtcDateTime, nullable=False),
+    Column("finished_at", UtcDateTime),
+    Column("document", Text, nullable=False),
+)

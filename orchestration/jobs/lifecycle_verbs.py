@@ -35,6 +35,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Clean,
     Clear,
     Compact,
+    Erase,
     OfInstallation,
     Replay,
     Reposition,
@@ -165,6 +166,20 @@ class RestoreConfig(VerbConfig):
         return Restore(self.processor, partitions, self.source, *rest, self.input, self.file or None)
 
 
+class EraseConfig(VerbConfig):
+    """The run config of the job ``erase_key``. Dagster keeps the config of each run, so it also keeps the key."""
+
+    key: str = Field(
+        min_length=1,
+        description="The message key (text). Dagster keeps this config with the run: delete the run afterwards, or use "
+        "`holdfast erase`.",
+    )
+
+    def request(self) -> Erase:
+        """The ``Erase`` request that this config describes."""
+        return Erase(self.processor, self.key)
+
+
 class ScaleConfig(VerbConfig):
     """The run config of the job ``scale_processor``: the number of workers after the change, and timeouts."""
 
@@ -292,6 +307,11 @@ class _Job(NamedTuple):
 #: command.
 _JOBS: Mapping[type[Request], _Job] = {
     Clear: _Job("clear_state", "Delete state in the local stores and in the changelog.", ClearConfig),
+    Erase: _Job(
+        "erase_key",
+        "Delete every copy of one message key, prove that each is gone, and record a certificate.",
+        EraseConfig,
+    ),
     Backfill: _Job(
         "backfill_store",
         "Fill a changelog from local state, or a store from its source topics or from a table.",

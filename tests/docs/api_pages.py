@@ -226,6 +226,7 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
             "Clear",
             "Compact",
             "Deploy",
+            "Erase",
             "Provision",
             "PutBack",
             "Replay",

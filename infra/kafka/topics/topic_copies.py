@@ -85,8 +85,13 @@ def copy_partition(topics: Topics, topic: str, partition: int, offsets: tuple[in
         KafkaFailed: The range can't be read.
         OSError: The file can't be written.
     """
-    encoder, count = msgspec.json.Encoder(), 0
     records = read_range(topics.bootstrap, topic, partition, *offsets, extra_config=topics.client_config)
+    return write_copy(records, file)
+
+
+def write_copy(records: Iterable[Record], file: Path) -> int:
+    """Write records to a new file of an archived topic, and sync it to the disk; returns the number of records."""
+    encoder, count = msgspec.json.Encoder(), 0
     with file.open("wb") as raw:
         with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1, mtime=0) as packed:
             for each in records:

@@ -22,6 +22,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Clear,
     Compact,
     Deploy,
+    Erase,
     Provision,
     PutBack,
     Replay,
@@ -150,6 +151,13 @@ def clear(  # tidy: allow-wide because each parameter is an option of the comman
     return Clear(processor, tuple(store or ()), selection, tuple(sorted(set(partition or ()))), rewind, export)
 
 
+def erase(
+    processor: Processor, key: Annotated[str, typer.Argument(help="The message key (text).", show_default=False)]
+) -> Request:
+    """Delete every copy of a message key, prove that each is gone, and record a certificate."""
+    return Erase(processor, key)
+
+
 def backfill(  # tidy: allow-wide because each parameter is an option of the command
     processor: Processor,
     store: Annotated[str, typer.Option(help="The store to fill.", autocompletion=completion.stores)],
@@ -254,6 +262,6 @@ VERBS: dict[str, Callable[..., Request]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         *(provision, deploy, scale, stop, restart, rollback, compact, reposition),
-        *(clear, backfill, restore, replay, adopt, clean, put_back),
+        *(clear, erase, backfill, restore, replay, adopt, clean, put_back),
     )
 }

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TypeVar
 
 from holdfast.infra.storage.errors import ObjectMissing, ObjectTooLarge
 from holdfast.processors.engine.changelog.format import FormatUnknown
@@ -27,6 +28,8 @@ from holdfast.processors.engine.checkpoints.manifest import (
     read_manifest,
 )
 from holdfast.processors.engine.checkpoints.ports import Objects
+
+Result = TypeVar("Result")
 
 #: Number of checkpoints that are kept for each task: the newest one, and an older one in case the newest is damaged.
 CHECKPOINTS_KEPT = 2
@@ -56,6 +59,37 @@ def collect(objects: Objects, place: Place, time: Callable[[], float]) -> Iterat
     objects.delete(old)
     yield
     objects.delete(sorted(set(files) - used))
+
+
+def collect_others(objects: Objects, place: Place, kept: Callable[[str], bool], time: Callable[[], float]) -> bool:
+    """Deletes all checkpoints of a task but those whose manifest's name ``kept`` accepts, and then all unused files.
+
+    Returns False if nothing was deleted, because an upload runs, or because a kept manifest can't be read.
+    """
+    files = objects.sizes(place.files)
+    first = sorted(manifests_of(objects, place))
+    marks = _ended(_marks_alive(objects, place, time))
+    second = manifests_of(objects, place)
+    old = [name for name in first if not kept(name)]
+    # Without a kept manifest, an upload could share files of a deleted one.
+    if marks or len(old) == len(first):
+        return not first and not files and not marks
+    used = _ended(_named_by(objects, set(second) - set(old)))
+    if used is None:
+        return False
+    objects.delete(old)
+    objects.delete(sorted(set(files) - used))
+    return True
+
+
+def _ended(steps: Generator[None, None, Result]) -> Result:
+    """Runs a generator to its end, and returns its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
 
 def delete_all(objects: Objects, processor: str) -> None:

@@ -139,7 +139,12 @@ def clear(  # tidy: allow-wide because each argument is a part of one command
                 yield from commit_apart(worker, task, ticket, deletes, inputs, last)
             ticket.done = totals.entries
             yield
-    return {**_told(totals, tasks), **files_of_result(exported, before)}
+    # Read while the inputs are still paused: every later record of a deleted key was written for a later message.
+    ends = {
+        store: {str(task.partition): task.meta.stores[store].offset for task in tasks if store in task.meta.stores}
+        for store in asked.stores
+    }
+    return {**_told(totals, tasks), **files_of_result(exported, before), "ends": ends}
 
 
 def written_before(worker: Owner, once: str) -> list[str]:

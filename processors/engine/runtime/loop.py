@@ -166,10 +166,7 @@ class Worker:
         return self._rewinds == rewinds
 
     def compact(self) -> None:
-        """Remove deleted and overwritten entries from RocksDB's files. Call it on the worker's thread only.
-
-        Uncommitted work is committed first. Meanwhile, the inputs are paused; the worker stays in its group.
-        """
+        """Commit; rewrite RocksDB's files, also of standbys, without deleted entries. Inputs are paused meanwhile."""
         self.commit_now()
         flowing = not self.paused
         self.pause()
@@ -177,6 +174,7 @@ class Worker:
             for task in self.assignment.tasks:
                 if task.phase is TaskPhase.RUNNING and task.store is not None:
                     task.store.compact(self._stay_a_member)
+            self.assignment.standbys.compact(self._show_life)
         finally:
             if flowing:
                 self.resume()

@@ -209,7 +209,8 @@ class ProcessorClient:
 
         Returns:
             The same as ``count``, for the deleted keys; with ``export``, the same as ``export``. ``before`` has the
-            paths of the export files of earlier attempts with the same ``once`` name.
+            paths of the export files of earlier attempts with the same ``once`` name. ``ends`` has for each store and
+            partition (as text) the changelog offset after the deletes: later records are of later messages.
         """
         return self._select("/state/clear", store, timeout_s, **which)
 
@@ -401,6 +402,8 @@ def _together(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     exports = [part if "path" in part else part.get("export") for part in results]
     if before := [path for part in results for path in part.get("before", ())]:
         told["before"] = before
+    if "ends" in results[-1]:
+        told["ends"] = results[-1]["ends"]
     if files := [
         {name: export[name] for name in ("path", "sha256", "keys", "entries", "bytes")} for export in exports if export
     ]:

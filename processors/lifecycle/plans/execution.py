@@ -89,6 +89,10 @@ Letters = Callable[[str, stages.LetterStage, ProgressLog], Done]
 Orphans = Callable[[stages.OrphanStage], Done]
 
 
+#: Function that removes the copies of an erased key, and records the proofs.
+Erasing = Callable[[str, stages.EraseStage, ProgressLog], Done]
+
+
 class Transactions(Protocol):
     """Aborts hanging transactions of any producer."""
 
@@ -114,6 +118,8 @@ class Execution:
     letters: Letters
     # called only for stages about orphans (resources without an owner), because the call imports the catalog's library
     orphans: Callable[[], Orphans]
+    # called only for stages of an erasure, because the call imports the libraries of all copies
+    erasing: Callable[[], Erasing]
 
     def __call__(self, processor: str, stage: stages.Stage, tell: ProgressLog) -> Done:
         """Carry out one stage of a plan, and return its result."""
@@ -125,6 +131,8 @@ class Execution:
             return self.letters(processor, stage, tell)
         if isinstance(stage, stages.OrphanStage):
             return self.orphans()(stage)
+        if isinstance(stage, stages.EraseStage):
+            return self.erasing()(processor, stage, tell)
         match stage:
             case stages.CreateTopic() | stages.SetTopicConfig() | stages.DeleteTopic():
                 return self._change_topic(stage)

@@ -295,6 +295,26 @@ class Clear(msgspec.Struct, frozen=True, tag="clear"):
             )
 
 
+class Erase(msgspec.Struct, frozen=True, tag="erase"):
+    """Erase one message key: delete all its copies, and prove for each copy that it is gone.
+
+    Args:
+        processor: Name of the processor.
+        key: The message key, as UTF-8 text.
+    """
+
+    processor: str
+    key: str
+
+    def __post_init__(self) -> None:
+        """Raises RequestInvalid for an empty key."""
+        if not self.key:
+            raise RequestInvalid(
+                "The key is empty, expected the text of a message key.",
+                action="Name the key: `holdfast erase PROCESSOR KEY`.",
+            )
+
+
 class Backfill(msgspec.Struct, frozen=True, tag="backfill"):
     """Fill a store or its changelog from another source.
 
@@ -425,6 +445,7 @@ OfProcessor = (
     | Compact
     | Reposition
     | Clear
+    | Erase
     | Backfill
     | Restore
     | Adopt
@@ -433,7 +454,7 @@ OfProcessor = (
 #: Requests that use the recorded release, not the definition. They work even if the definition can't be imported.
 OF_RELEASE = (Scale, Stop, Restart, Rollback)
 #: Requests that never start a worker. So they are also allowed while another installation has workers in the group.
-NEVER_START = (Provision, Stop, Compact, Adopt, Replay)
+NEVER_START = (Provision, Stop, Compact, Adopt, Replay, Erase)
 Request = OfProcessor | OfInstallation
 
 

@@ -409,12 +409,42 @@ class PutTopicBack(_Stage, frozen=True, tag="put_topic_back"):
     archive: str
 
 
+#: The kinds of copies of a key, in the order in which an erasure removes them.
+CopyKind = Literal["state", "changelog", "files", "checkpoints", "table", "letters", "exports", "archives", "registry"]
+
+
+class NoteErasure(_Stage, frozen=True, tag="note_erasure"):
+    """Record in Holdfast's registry that a key is being erased, so that no later restore brings the key back."""
+
+    key: str
+
+
+class EraseCopy(_Stage, frozen=True, tag="erase_copy"):
+    """Remove the copies of a key in one place, and read the place again to prove that the copies are gone.
+
+    ``name`` is the store, topic or folder. ``stores`` are the stores whose entries the place has.
+    """
+
+    kind: CopyKind
+    name: str
+    key: str
+    stores: tuple[str, ...] = ()
+    destructive: ClassVar[bool] = True
+
+
+class Certify(_Stage, frozen=True, tag="certify"):
+    """Complete the certificate of an erasure. ``stays`` maps each topic whose messages stay to a remark, or ""."""
+
+    stays: dict[str, str] = {}
+
+
 ShadowStage = StartShadow | WaitForShadow | PauseProcessor | FinishShadow | AdoptStore | ResumeProcessor | RemoveShadow
 TableStage = (
     CheckTable | LoadChangelog | SetPositions | CompareStores | LoadTable | LoadFile | AdoptTable | RemoveLoaded
 )
 LetterStage = SendAgain | RemoveLetters
 OrphanStage = ArchiveOrphan | DeleteOrphan | PutTopicBack
+EraseStage = NoteErasure | EraseCopy | Certify
 
 Stage = (
     CreateTopic
@@ -437,4 +467,5 @@ Stage = (
     | TableStage
     | LetterStage
     | OrphanStage
+    | EraseStage
 )

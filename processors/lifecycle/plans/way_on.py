@@ -30,6 +30,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     CompareStores,
     CreateTopic,
     DeleteStateAside,
+    EraseCopy,
     MakeRelease,
     PauseProcessor,
     ProveVersion,
@@ -46,9 +47,11 @@ from holdfast.processors.lifecycle.plans.stages import (
 
 #: The commands (verbs) that leave no half-changed state if they are interrupted. After them, recovery may start
 #: workers, even if another version of Holdfast wrote the plan.
-HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
+HARMLESS = frozenset(
+    {"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean", "erase"}
+)
 #: Stages (steps of a plan) that running workers carry out. Such a stage fails while a worker is down.
-_BY_WORKERS = (AdoptStore, AdoptTable, ClearKeys, CompareStores, PauseProcessor, ReadAgain)
+_BY_WORKERS = (AdoptStore, AdoptTable, ClearKeys, CompareStores, EraseCopy, PauseProcessor, ReadAgain)
 #: Stages (steps of a plan) that start or resume workers, and fail if a worker does not start.
 _STARTS = (ResumeProcessor, RunProcessor)
 #: Stages (steps of a plan) that change no state of the processor.

@@ -17,6 +17,7 @@ from holdfast.processors.lifecycle.verbs.state import (
     backfill,
     clear,
     compact,
+    erase,
     fill,
     put_file_back,
     rebuild,
@@ -90,6 +91,8 @@ def _decided(request: requests.OfProcessor, facts: Facts, topology: Topology) ->
             return reposition.plan(request, facts, topology)
         case requests.Clear():
             return clear.plan(request, facts, topology)
+        case requests.Erase():
+            return erase.plan(request, facts, topology)
         case requests.Backfill(source="topic"):
             return rebuild.plan(request, facts, topology)
         case requests.Backfill(source="table"):
@@ -129,5 +132,7 @@ def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology
             return fill.read(request, source, topology)
         case requests.Clear():
             return clear.read(request, source, topology)
+        case requests.Erase():
+            return erase.read(request, source, topology)
         case _:
             return read_facts(topology, source)

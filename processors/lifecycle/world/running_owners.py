@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +148,30 @@ class RunningOwners:
         if stage.export and step and self._exports is not None:
             return keys, joined(paths, self._exports(processor), step)
         return keys, tuple(paths)
+
+    def delete_key(self, processor: str, stores: Sequence[str], key: str) -> tuple[int, dict[str, dict[int, int]]]:
+        """Delete the entries of a message key; returns their number, and the changelog offsets after the deletes.
+
+        Each call deletes, also one that repeats a stage. The offsets are by store and partition. Later records of the
+        key are of later messages. A key without entries still gives a commit in each task.
+        """
+        entries, ends = 0, dict[str, dict[int, int]]()
+        for client, owned in self._awaited(lambda: self._owners(processor, stores, ())):
+            answer = client.clear(stores, partitions=owned, keys=(key,), once=f"erase/{uuid.uuid4().hex}")
+            entries += int(answer["entries"])
+            for store, each in answer["ends"].items():
+                ends.setdefault(store, {}).update({int(number): int(end) for number, end in each.items()})
+        return entries, ends
+
+    def count_key(self, processor: str, store: str, key: str) -> int | None:
+        """The number of entries of a message key in a store; None unless a worker answers for each partition."""
+        entries = 0
+        try:
+            for client, owned in self._owners(processor, (store,), ()):
+                entries += int(client.count(store, partitions=owned, keys=(key,))["entries"])
+        except (NobodyOwns, ProcessorSilent, CommandRefused):
+            return None
+        return entries
 
     def read_again(self, processor: str, stage: ReadAgain, tell: ProgressLog) -> None:
         left = {(topic, number) for topic, each in stage.positions.items() for number in each}

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.infra.kafka.records import KeysOf, Member, Partition, TopicFacts, worker_of
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.certificates import ErasureFacts
 from holdfast.processors.lifecycle.plans.facts.behind import Behind
 from holdfast.processors.lifecycle.plans.facts.dead_letters import LetterFacts
 from holdfast.processors.lifecycle.plans.facts.files import FileFacts
@@ -175,6 +176,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             ``deploy``.
         spread: Input topic -> partitioner of its writers (``infra.kafka.topics.partitioners``).
         keys: Topic -> partition -> keys of its newest records; only for ``provision`` and ``deploy``.
+        erased: The erasures of the processor's keys; only for verbs that could bring an erased key back.
+        mark: The keyed hash of the request's key; only for ``erase``.
     """
 
     processor: str
@@ -207,6 +210,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     held: dict[str, dict[int, dict[str, int]]] = {}
     workers: int | None = None
     settings: tuple[str, ...] = ()
+    erased: tuple[ErasureFacts, ...] = ()
+    mark: str = ""
 
     @property
     def running(self) -> bool:
@@ -342,6 +347,12 @@ class FactSource(Protocol):
 
     def settings(self, processor: str) -> tuple[str, ...]:
         """Differences between the present settings for workers and the deployed settings, one text for each."""
+
+    def erasures(self, processor: str) -> tuple[ErasureFacts, ...]:
+        """The erasures of the processor's keys, oldest first."""
+
+    def mark(self, processor: str, key: str) -> str:
+        """The keyed hash of a message key, with which erasures name it."""
 
     def spread(self, topic: str) -> str:
         """The partitioner that the writers of a topic use."""
