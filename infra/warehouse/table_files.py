@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.infra.settings import Settings
@@ -43,3 +44,35 @@ def unreachable(location: str, done: str, failure: OSError) -> StorageUnavailabl
         action="Check that this machine reaches them; docs/warehouse-storage.md has the settings.",
         location=location,
     )
+
+
+def rows_in_files(
+    settings: Settings, location: str, ranges: Sequence[tuple[bytes, bytes]], columns: Sequence[str]
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yields the name of each Parquet file below a URL, with its rows whose column ``key`` is in one of the ranges.
+
+    The files are read as they are: deleted rows count, and so do files that no version of the table uses. A range is
+    (first, end). Files without the column, and columns that a file lacks, are left out.
+
+    Raises:
+        StorageUnavailable: The files can't be listed or read.
+    """
+    import pyarrow.parquet as pq  # imported late, because pyarrow and pyiceberg are slow to import
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    files = PyArrowFileIO(pyiceberg_properties(settings))
+    scheme, host, root = files.parse_location(location, files.properties)
+    store = files.fs_by_scheme(scheme, host)
+    wanted = [[("key", ">=", first), ("key", "<", end)] for first, end in ranges]
+    for below in list_files(settings, location):
+        if not below.endswith(".parquet"):
+            continue
+        try:
+            path = f"{root.rstrip('/')}/{below}"
+            names = pq.read_schema(path, filesystem=store).names
+            if "key" in names:
+                there = [name for name in columns if name in names]
+                found = pq.read_table(path, columns=there, filters=wanted, filesystem=store, partitioning=None)
+                yield below.rpartition("/")[2], found.to_pylist()
+        except OSError as failure:
+            raise unreachable(location, "read", failure) from failure

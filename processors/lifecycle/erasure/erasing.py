@@ -69,7 +69,7 @@ class Places:
         checkpoints: Function that opens the checkpoint store; None if checkpoints are disabled.
         take_checkpoints: Makes the workers take checkpoints.
         files: Reads and writes databases of checkpoints.
-        table: Function of processor, store, key and offsets that erases the key in the store's tables.
+        table: Function of (processor, store), key and offsets that erases the key in the store's tables.
         archive: The archive of orphans.
         paths: The home folder.
         read_all: Reads a range of a topic, with aborted records.
@@ -90,7 +90,7 @@ class Places:
     checkpoints: Callable[[], Objects] | None
     take_checkpoints: Checkpointing
     files: DatabaseFiles
-    table: Callable[[str, str, str, Mapping[int, int]], Found]
+    table: Callable[[tuple[str, str], str, Mapping[int, int]], Found]
     archive: Archive
     paths: Paths
     read_all: ReadAll
@@ -161,7 +161,7 @@ class Erasing:
                 return self._replace_checkpoints(processor, stage, entries, tell)
             case "table":
                 ends = self._ends_by_store(processor).get(stage.name, {})
-                return here.table(processor, stage.name, stage.key, ends)
+                return here.table((processor, stage.name), stage.key, ends)
             case "letters":
                 cluster = here.cluster(processor)
                 return erase_letters(here.topics, cluster, processor, stage.name, entries, here.read, here.check)

@@ -139,7 +139,7 @@ def _stages(request: Erase, facts: Facts, topology: Topology) -> Iterator[Stage]
     for kind, name, says in _other_places(facts, topology, logged=bool(logs)):
         yield EraseCopy(says, kind, name, key, stores)
         if kind == "checkpoints":
-            for _, store in logs:
+            for store in [*(store for _, store in logs), *(log.store for log in topology.source_logs)]:
                 rows = f"delete the key's rows of {store} in the warehouse, with all versions that have them"
                 yield EraseCopy(rows, "table", store, key, (store,))
     yield Certify("name the topics whose messages stay, and complete the certificate", _staying(topology))
