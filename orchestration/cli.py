@@ -61,6 +61,11 @@ _LAZIES = (
         "Stop every slot after a commit; recovery does not restart the processor until the next deploy.",
     ),
     Lazy(
+        "erase",
+        f"{_COMMANDS}.changes.daily:make_erase",
+        "Delete every copy of a message key, prove that each is gone, and record a certificate.",
+    ),
+    Lazy(
         "config",
         f"{_COMMANDS}.installation.config:config",
         "Show each setting, where its value came from, and what it means; secrets are masked.",
@@ -130,6 +135,11 @@ _LAZIES = (
         "orphans",
         f"{_COMMANDS}.reports.orphans:orphans",
         "List topics, groups, local state, checkpoints and tables that no registered store owns.",
+    ),
+    Lazy(
+        "erased",
+        f"{_COMMANDS}.reports.erased:erased",
+        "Print the certificates of erased keys. Exit code 1: a key has state again, or a certificate proves nothing.",
     ),
     Lazy(
         "plan",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.processors.application.registration import find_processor
+from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
+from holdfast.processors.engine.state.databases.checkpoint_reader import iterate_checkpoint
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.erasure.entries import KeyEntries
@@ -25,6 +29,7 @@ from holdfast.processors.lifecycle.erasure.finding import Found, not_yet
 from holdfast.processors.lifecycle.erasure.local_copies import StateFolders
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.plans import holding
+from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys
 from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 
 #: The state folder, slots and clients of a processor, and the partition counts of its inputs.
@@ -138,7 +143,7 @@ def erase_from_tables(
                     f"The newest snapshot of {names[0]} is from before the deletes",
                     f"Publish one: `holdfast snapshot {processor} --store {store} --start`.",
                 )
-            _publish(settings, registry, topics, spark, (processor, store))
+            publish(settings, registry, topics, spark, (processor, store))
         check()
         entries = KeyEntries(key)
         done = erase_in_tables(spark, processor, store, entries, ends, partial(files_with_key, settings, entries, ends))
@@ -176,7 +181,7 @@ def _is_later(row: Mapping[str, Any], ends: Mapping[int, int]) -> bool:
     return offset is not None and end is not None and row.get("op") not in ("base", "base_delete") and offset >= end
 
 
-def _publish(settings: Settings, registry: Registry, topics: Topics, spark: Any, place: tuple[str, str]) -> None:
+def publish(settings: Settings, registry: Registry, topics: Topics, spark: Any, place: tuple[str, str]) -> None:
     """Publish a snapshot of a store, as its asset does."""
     from holdfast.assets.publishing import StorePublisher
     from holdfast.assets.times import current_key, snapshot_partitions, windows
@@ -204,3 +209,30 @@ class _Ports:
     def topics(self) -> Topics:
         """The client that describes topics."""
         return self.of
+
+
+def state_again(settings: Settings, registry: Registry, processor: str) -> dict[str, int]:
+    """Mark of an erased key -> number of its entries in the state of the running workers; absent without entries.
+
+    Each worker copies its state to a local checkpoint, of which all entries are read.
+
+    Raises:
+        ProcessorSilent: A worker does not answer.
+        NotYetGone: The processor does not run, so its state can't be read.
+    """
+    known = ErasedKeys.of(registry, settings.paths, processor)
+    if not known.times:
+        return {}
+    deployment = registry.deployment(processor)
+    found: Counter[str] = Counter()
+    slots = () if deployment is None or deployment.desired == "stopped" else deployment.slots
+    if not slots:
+        raise not_yet(processor, f"{processor} does not run", f"Start it: `holdfast deploy {processor}`.")
+    for slot in slots:
+        for task in ProcessorClient(processor, slot, settings.paths).checkpoint()["tasks"]:
+            for store in task["stores"]:
+                keys = (split_key(key)[0] for key, _ in iterate_checkpoint(Path(task["path"]), store))
+                for key, entries in groupby(keys):
+                    if known.erased_at(key) is not None:
+                        found[known.mark(key)] += sum(1 for _ in entries)
+    return dict(found)

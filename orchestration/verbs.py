@@ -83,6 +83,7 @@ from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
 from holdfast.processors.lifecycle.verbs.state.backfill import check_local
 from holdfast.processors.lifecycle.verbs.table import plan_for, plan_of_installation
 from holdfast.processors.lifecycle.world.dead_letters import LetterStages
+from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys
 from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
@@ -251,10 +252,8 @@ class Verbs:
             TableUnknown: A table of the warehouse does not exist.
             HoldfastError: A worker or Kafka does not answer.
         """
-        topology = self.definition(processor).topology
-        logged = topology.log_names
-        unknown = unknown_stores(topology, stores)
-        if unknown is not None:
+        logged = (topology := self.definition(processor).topology).log_names
+        if (unknown := unknown_stores(topology, stores)) is not None:
             raise applying.PlanRefused(unknown.sentence, action=unknown.action, processor=processor)
         if bare := next((store for store in stores if store not in logged), None):
             raise applying.PlanRefused(
@@ -289,8 +288,7 @@ class Verbs:
             HoldfastError: A worker or Kafka does not answer.
         """
         topology = self.definition(processor).topology
-        unknown = unknown_stores(topology, (store,))
-        if unknown is not None:
+        if (unknown := unknown_stores(topology, (store,))) is not None:
             raise applying.PlanRefused(unknown.sentence, action=unknown.action, processor=processor)
         slots = self._slots(processor)
         if any(each.alive for each in self._facts.instances(processor, slots)):
@@ -374,6 +372,7 @@ class Verbs:
             cluster=lambda processor: self.definition(processor).application.cluster(self._settings),
             topology=lambda processor: self.definition(processor).topology,
             held=self._held,
+            erased=partial(ErasedKeys.of, registry, self._settings.paths),
         )
         owners = RunningOwners(client, self._slots, self._tasks_with, lambda: hold.step, exports=self._exports)
         return Execution(

@@ -122,3 +122,26 @@ class RegistryPutBack(_Document):
 
     file: str = Field(description="Path of the copy.")
     damaged: str | None = Field(description="Path of the damaged file that was set aside; null if it was whole.")
+
+
+class ErasureProof(_Document):
+    """What an erasure found and did in one place."""
+
+    kind: str = Field(description="The kind of the place, for example `changelog`.")
+    name: str = Field(description="The store, topic, table or folder.")
+    outcome: str = Field(description="gone, absent, stays or unknown.")
+    how: str = Field(description="How the outcome was found.")
+    at: str = Field(description="When, ISO 8601 in UTC.")
+    until: str = Field(description="With `stays`: until when. Empty otherwise.")
+
+
+class Erased(_Document):
+    """The certificate of one erasure."""
+
+    key: str = Field(description="The keyed hash of the message key. The key itself is nowhere.")
+    begun_at: str
+    finished_at: str = Field(description="Empty while the erasure is not complete.")
+    proven: bool = Field(description="Whether every place was read, and no copy is left.")
+    sentence: str
+    again: int | None = Field(description="Entries that later messages of the key made; null without `--look`.")
+    proofs: list[ErasureProof]

@@ -1,4 +1,4 @@
-"""``holdfast deploy | rollback | restart | scale | restore | stop NAME``: show a plan, ask the user, and apply it.
+"""``holdfast deploy | rollback | restart | scale | restore | stop | erase NAME``: show a plan, ask, and apply it.
 
 The plan and its stages are the same as with ``holdfast apply``; only the question to the user is added here.
 
@@ -61,6 +61,11 @@ def make_restore() -> Callable[..., None]:
 def make_stop() -> Callable[..., None]:
     """Create the command ``holdfast stop``."""
     return joined_command(requests.stop, carry_out_asked)
+
+
+def make_erase() -> Callable[..., None]:
+    """Create the command ``holdfast erase``."""
+    return joined_command(requests.erase, carry_out_asked)
 
 
 def carry_out_asked(

@@ -43,6 +43,7 @@ from holdfast.processors.lifecycle.plans.facts.orphans import (
 )
 from holdfast.processors.lifecycle.plans.stages import ArchiveOrphan, DeleteOrphan, OrphanStage, PutTopicBack
 from holdfast.processors.lifecycle.ports import now_utc
+from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys
 
 
 class CleaningFailed(HoldfastError):
@@ -109,7 +110,10 @@ class OrphanCleaning:
         """
         with self._archive.held():
             if isinstance(stage, PutTopicBack):
-                return put_back(self._archive, self._topics, stage, self._clock)
+                processors = dict.fromkeys(each.processor for each in self._registry.erasures.of())
+                paths = self._settings.paths
+                erased = [ErasedKeys.of(self._registry, paths, name) for name in processors]
+                return put_back(self._archive, self._topics, stage, self._clock, erased)
             try:
                 return self._copy(stage) if isinstance(stage, ArchiveOrphan) else self._delete(stage)
             except OSError as failed:

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import islice
 
@@ -29,6 +29,7 @@ from holdfast.processors.lifecycle.orphans.kinds import sha256_of
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done
 from holdfast.processors.lifecycle.plans.facts.orphans import VERSION, Archived
 from holdfast.processors.lifecycle.plans.stages import PutTopicBack
+from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys, message_key_in
 
 _FILE = "put-back.json"
 
@@ -59,12 +60,20 @@ class _Return(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
 
 
-def put_back(archive: Archive, topics: Topics, stage: PutTopicBack, clock: Callable[[], datetime]) -> Done:
+def put_back(
+    archive: Archive,
+    topics: Topics,
+    stage: PutTopicBack,
+    clock: Callable[[], datetime],
+    erased: Sequence[ErasedKeys] = (),
+) -> Done:
     """Create a topic again from its copy; the caller holds the archive's lock.
 
     Raises:
         TopicThere: A topic with that name exists.
         CopyDamaged: The copy is damaged, or is not the copy that the plan names.
+        ErasedKeyThere: The copy has a key that was erased after the copy was made. ``erased`` has the erased keys of
+            the processors that may own the topic.
         PathOutside: The manifest names a file outside of the copy's folder.
         ReturnDisturbed: Another producer wrote to the topic during the put-back.
         HoldfastError: Kafka refused a request.
@@ -79,6 +88,7 @@ def put_back(archive: Archive, topics: Topics, stage: PutTopicBack, clock: Calla
         )
     about = copy.manifest.about
     _check_files(copy)
+    _check_erased(copy, erased)
     total = sum(about["records"].values())
     done = Done(f"{name} is back: {total:,} records in {about['partitions']} partition(s)", total)
     state = _made(copy, topics, name, clock)
@@ -139,6 +149,18 @@ def _check_files(copy: Archived) -> None:
                 action="Restore the folder of the copy from a backup, or use an older copy of the topic beside it.",
                 path=str(path),
             )
+
+
+def _check_erased(copy: Archived, erased: Sequence[ErasedKeys]) -> None:
+    known = [each for each in erased if each.times]
+    if not known:
+        return
+    for number in copy.manifest.about["records"]:
+        for record in copied_records(copy.folder / file_of(int(number))):
+            for each in known:
+                then = f"Erase the key again, which removes it from the archive: `holdfast erase {each.processor} KEY`."
+                for key in {record.key or b"", message_key_in(record.key)}:
+                    each.check(key, copy.manifest.archived_at, f"The copy {copy.folder}", then)
 
 
 def _check_ends(name: str, counts: dict[int, int], ends: dict[int, int]) -> None:

@@ -16,13 +16,21 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import assert_never
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition, TopicFacts, TopicSpec
 from holdfast.infra.kafka.topics.partitioners import PARTITIONERS
 from holdfast.infra.seen_keys import SeenKeys
-from holdfast.processors.engine.changelog.format import META_KEY, UNFINISHED, ChangelogMeta, encode_value, key_prefix
+from holdfast.processors.engine.changelog.format import (
+    META_KEY,
+    UNFINISHED,
+    ChangelogMeta,
+    encode_value,
+    key_prefix,
+    split_key,
+)
 from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.topology import Subtopology, Topology
@@ -55,6 +63,7 @@ from holdfast.processors.lifecycle.rebuild.table_rows import (
     unreadable,
 )
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
+from holdfast.processors.lifecycle.world.erased_keys import ErasedKeyThere
 
 #: Maximum seconds to wait until Kafka has removed killed members from the group.
 GONE_S = 120.0
@@ -85,7 +94,7 @@ class TableStages:
         """Carry out one stage of a plan; the result is a text with counts."""
         match stage:
             case CheckTable():
-                return self.check(stage, tell)
+                return self.check(processor, stage, tell)
             case LoadChangelog():
                 return self.load_changelog(processor, stage, tell)
             case SetPositions():
@@ -106,24 +115,37 @@ class TableStages:
 
     # -- restore -----------------------------------------------------------------------------------------------------
 
-    def check(self, stage: CheckTable, tell: ProgressLog) -> Done:
+    def check(self, processor: str, stage: CheckTable, tell: ProgressLog) -> Done:
         """Read every row of a snapshot, and compare the fingerprints with the snapshot's manifest.
 
         Raises:
+            ErasedKeyThere: The snapshot is older than the erasure of one of its keys.
             TableDamaged, TableUnfit: The snapshot cannot be used. Nothing was changed, and the apply (execution of a
                 plan) ends.
         """
         progress = Progress(tell, f"of {stage.store} read")
         of = (stage.store, stage.table, stage.version)
+        erased = self._on.erased(processor)
+        written = self._written(processor, stage) if erased.times else None
+        what = f"Version {stage.version} of {stage.table}"
+        then = f"Name a newer snapshot with `--at`, or erase the key in the table: `holdfast erase {processor} KEY`."
         try:
             for number, expected in stage.fingerprints.items():
                 for keys, _ in checked_rows(self._on.tables, of, number, expected):
                     progress.add(len(keys))
+                    for key in keys if erased.times else ():
+                        erased.check(split_key(key)[0], written, what, then)
         except ApplyFailed:
             raise
         except HoldfastError as failure:
             raise unreadable(failure) from failure
         return Done(f"{progress.rows:,} keys of {stage.store} match its manifest", progress.rows)
+
+    def _written(self, processor: str, stage: CheckTable) -> datetime | None:
+        """When the table's version was written; None if the catalog no longer has it."""
+        versions = self._on.tables.store_table(processor, stage.store).versions
+        found = next((each for each in versions if each.version == stage.version), None)
+        return None if found is None else datetime.fromtimestamp(found.written_at, UTC)
 
     def load_changelog(self, processor: str, stage: LoadChangelog, tell: ProgressLog) -> Done:
         """Write a snapshot to a changelog that is marked as unfinished; ``set_positions`` removes the mark.
@@ -258,12 +280,14 @@ class TableStages:
         """Write the rows of a table to a temporary topic. The store's changelog stays unchanged.
 
         Raises:
-            TableUnfit: The rows cannot be the store's content. The topic is deleted; nothing else was changed.
+            TableUnfit, ErasedKeyThere: The rows cannot be the store's content, or the table's version is older than
+                the erasure of one of its keys. The topic is deleted; nothing else was changed.
         """
         topic = self._make_topic(processor, stage.store)
         count = self._on.topics.describe([topic])[topic].partitions
         place = PARTITIONERS[stage.partitioner]
         progress, keyless = Progress(tell, "written"), 0
+        erased, written = self._on.erased(processor), datetime.fromtimestamp(stage.event_ms / 1000, UTC)
         named = ChangelogMeta({}, 0, "", processor=processor).encode()
         columns = tuple(dict.fromkeys((stage.key, *stage.columns)))
         try:
@@ -278,6 +302,7 @@ class TableStages:
                             continue
                         if not seen.add(key):
                             raise _twice(key, stage)
+                        erased.check(key, written, f"Table {stage.table}", "Delete the key's rows from the table.")
                         keys, values = parts.setdefault(place(key, count), ([], []))
                         keys.append(key_prefix(key) + ROW.encode())
                         shown = row_value({name: row[name] for name in stage.columns})
@@ -285,7 +310,7 @@ class TableStages:
                     for number, rows in parts.items():
                         load.send(topic, number, rows)
                     progress.add(len(batch))
-        except TableUnfit:
+        except (TableUnfit, ErasedKeyThere):
             self._on.topics.delete(topic)
             raise
         left = f"; {keyless:,} rows without {stage.key} are left out" if keyless else ""

@@ -12,6 +12,7 @@ from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.facts.warehouse import Tables
+from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys, nothing_erased
 
 #: Function of processor and stores that asks workers for fingerprints: store -> partition -> fingerprint.
 Held = Callable[[str, Sequence[str]], Mapping[str, Mapping[int, Fingerprint]]]
@@ -28,6 +29,7 @@ class TableWorld:
         topology: Function of a processor that returns its present topology.
         held: Function that asks the owners (workers) for the fingerprints of their stores.
         clock: Module or object with ``monotonic`` and ``sleep``, in seconds.
+        erased: Function of a processor that returns its erased keys.
     """
 
     tables: Tables
@@ -36,3 +38,4 @@ class TableWorld:
     topology: Callable[[str], Topology]
     held: Held
     clock: Any = time
+    erased: Callable[[str], ErasedKeys] = nothing_erased

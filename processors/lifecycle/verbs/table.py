@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from msgspec.structs import replace
 
 from holdfast.processors.engine.topology import Topology
@@ -33,7 +35,10 @@ def plan_for(request: requests.OfProcessor, source: FactSource, topology: Topolo
     Raises:
         HoldfastError: The data for the plan cannot be read.
     """
-    return decide(request, _facts(request, source, topology), topology)
+    facts = _facts(request, source, topology)
+    if isinstance(request, requests.Backfill | requests.Restore | requests.Clear):
+        facts = replace(facts, erased=source.erasures(request.processor))
+    return decide(request, facts, topology)
 
 
 def plan_of_installation(request: requests.OfInstallation, source: OrphanSource) -> Plan:
@@ -56,7 +61,27 @@ def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> P
     if refused is not None:
         return Plan(request=request, verdict=refused)
     decided = _decided(request, facts, topology)
-    return replace(decided, findings=(*_left_over(facts), *decided.findings))
+    return replace(decided, findings=(*_left_over(facts), *_erased_before(request, facts), *decided.findings))
+
+
+def _erased_before(request: requests.OfProcessor, facts: Facts) -> tuple[str, ...]:
+    """A text about erased keys whose messages the verb would read again; otherwise empty."""
+    match request:
+        case requests.Backfill(source="topic") | requests.Clear(rewind="earliest"):
+            erased = facts.erased
+        case requests.Restore(at=str()) if request.inputs != "stay":
+            erased = facts.erased
+        case _:
+            erased = ()
+    if not erased:
+        return ()
+    marks = {each.mark for each in erased}
+    keys, were = count_of(len(marks), "key"), "was" if len(marks) == 1 else "were"
+    moment = datetime.fromtimestamp(max(each.begun_at for each in erased), UTC).isoformat(timespec="seconds")
+    return (
+        f"{keys} of {facts.processor} {were} erased, the last at {moment}: messages of these keys that are still in the "
+        f"inputs make state again. `holdfast erased {facts.processor} --look` finds it afterwards",
+    )
 
 
 def _left_over(facts: Facts) -> tuple[str, ...]:

@@ -7,20 +7,25 @@ in Holdfast's registry. So a copy of the registry alone does not tell whether so
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_REFUSED
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.files import write_private
+from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown, split_key
+from holdfast.processors.engine.state.exports import entry_of
+from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.certificates import ErasureFacts, decode, mark_of
 
 
-class ErasedKeyThere(HoldfastError):
-    """Data that would be restored contains a key that was erased; nothing was changed.
+class ErasedKeyThere(ApplyFailed):
+    """Data that would be restored has a key that was erased; nothing was changed, and the apply has ended.
 
     Fields: ``processor``, ``erased_at``, ``mark``.
     """
@@ -60,24 +65,63 @@ class ErasedKeys:
         times = {each.mark: each.begun_at for each in registry.erasures.of(processor)}
         return ErasedKeys(processor, secret_of(paths) if times else b"", times)
 
-    def erased_at(self, key: bytes) -> datetime | None:
-        """When this message key was erased; None if it was not."""
-        return self.times.get(mark_of(self.secret, self.processor, key)) if self.times else None
+    def mark(self, key: bytes) -> str:
+        """The keyed hash of a message key."""
+        return mark_of(self.secret, self.processor, key)
 
-    def among(self, keys: Set[bytes]) -> tuple[bytes, ...]:
-        """Those of the message keys that were erased."""
-        return tuple(key for key in keys if self.erased_at(key) is not None) if self.times else ()
+    def erased_at(self, key: bytes, written: datetime | None = None) -> datetime | None:
+        """When this message key was erased; None if it was not, or if data of the time ``written`` is from after it."""
+        moment = self.times.get(self.mark(key)) if self.times else None
+        return None if moment is None or (written is not None and written > moment) else moment
 
-    def check(self, key: bytes, what: str, action: str) -> None:
-        """Raises ErasedKeyThere if this message key was erased; ``what`` names the data that contains it."""
-        erased_at = self.erased_at(key)
+    def check(self, key: bytes, written: datetime | None, what: str, action: str) -> None:
+        """Raises ErasedKeyThere if data of the time ``written`` contains a key that was erased later.
+
+        ``written`` is None if the time is unknown; ``what`` names the data.
+        """
+        erased_at = self.erased_at(key, written)
         if erased_at is None:
             return
         moment = erased_at.astimezone(UTC).isoformat(timespec="seconds")
         raise ErasedKeyThere(
-            f"{what} contains a key of {self.processor} that was erased at {moment}; nothing was changed.",
+            f"{what} has a key of {self.processor} that was erased at {moment}; nothing was changed.",
             action=action,
             processor=self.processor,
             erased_at=moment,
-            mark=mark_of(self.secret, self.processor, key)[:12],
+            mark=self.mark(key)[:12],
         )
+
+    def lines_in(self, path: str) -> tuple[int, ...]:
+        """The numbers of the lines of an export file that have an erased key; empty for a file that can't be read.
+
+        A file that was exported after the erasure has state of later messages. Its name says when it was exported.
+        """
+        if not self.times:
+            return ()
+        found, written = [], exported_at(Path(path).name)
+        with suppress(OSError, HoldfastError), Path(path).open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip() and self.erased_at(entry_of(line, number).message_key, written) is not None:
+                    found.append(number)
+        return tuple(found)
+
+
+def nothing_erased(processor: str) -> ErasedKeys:
+    """The erased keys of an installation without erasures."""
+    return ErasedKeys(processor, b"", {})
+
+
+def exported_at(name: str) -> datetime | None:
+    """The time in the name of an export file; None for a name without one."""
+    try:
+        return datetime.strptime(name.partition("-")[0][:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def message_key_in(key: bytes | None) -> bytes:
+    """The message key in the key of a changelog record; empty for other records."""
+    try:
+        return b"" if key is None or key == META_KEY else split_key(key)[0]
+    except (FormatUnknown, ValueError):
+        return b""

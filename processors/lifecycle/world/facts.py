@@ -39,7 +39,7 @@ from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.world.changelog_meta import last_meta
 from holdfast.processors.lifecycle.world.dead_letters import letter_facts
-from holdfast.processors.lifecycle.world.erased_keys import erasures_of, secret_of
+from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys, erasures_of, secret_of
 from holdfast.processors.lifecycle.world.export_files import file_facts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
@@ -182,6 +182,9 @@ class WorldFacts:
 
     def erasures(self, processor: str) -> tuple[ErasureFacts, ...]:
         return erasures_of(self._world.registry, processor)
+
+    def erased_lines(self, processor: str, path: str) -> tuple[int, ...]:
+        return ErasedKeys.of(self._world.registry, self._world.paths, processor).lines_in(path)
 
     def mark(self, processor: str, key: str) -> str:
         return mark_of(secret_of(self._world.paths), processor, key.encode())

@@ -178,6 +178,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         keys: Topic -> partition -> keys of its newest records; only for ``provision`` and ``deploy``.
         erased: The erasures of the processor's keys; only for verbs that could bring an erased key back.
         mark: The keyed hash of the request's key; only for ``erase``.
+        erased_lines: The numbers of the lines of ``file`` that have an erased key.
     """
 
     processor: str
@@ -212,6 +213,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     settings: tuple[str, ...] = ()
     erased: tuple[ErasureFacts, ...] = ()
     mark: str = ""
+    erased_lines: tuple[int, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -353,6 +355,9 @@ class FactSource(Protocol):
 
     def mark(self, processor: str, key: str) -> str:
         """The keyed hash of a message key, with which erasures name it."""
+
+    def erased_lines(self, processor: str, path: str) -> tuple[int, ...]:
+        """The numbers of the lines of an export file that have a key of the processor that was erased later."""
 
     def spread(self, topic: str) -> str:
         """The partitioner that the writers of a topic use."""

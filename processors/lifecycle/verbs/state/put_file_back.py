@@ -6,6 +6,7 @@ into the store, in ordinary transactions. Message keys that are not in the file,
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 
 from msgspec.structs import replace
@@ -28,6 +29,8 @@ from holdfast.processors.lifecycle.verbs.refusals import (
 
 #: Entries written per second, assumed until a rate was measured.
 ASSUMED_ENTRIES_PER_S = 30_000.0
+#: Maximum number of lines that a refusal lists.
+LINES_SHOWN = 10
 
 
 def wanted(request: Restore, facts: Facts) -> dict[str, FileStore]:
@@ -48,7 +51,8 @@ def read(request: Restore, source: FactSource, topology: Topology) -> Facts:
         for store, each in found.items()
         if (held := source.count(request.processor, store, Keys(each.named), ())) is not None
     }
-    return replace(facts, file=file, counted=counted)
+    erased = source.erased_lines(request.processor, request.file)
+    return replace(facts, file=file, counted=counted, erased_lines=erased)
 
 
 def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
@@ -106,6 +110,15 @@ def _refused(request: Restore, facts: Facts, topology: Topology) -> Refused | No
     assert file is not None
     if file.problem:
         return Refused(file.problem, file.action, {"path": file.path})
+    if facts.erased_lines:
+        numbers = ", ".join(map(str, facts.erased_lines[:LINES_SHOWN]))
+        rest = "" if len(facts.erased_lines) <= LINES_SHOWN else f" and {len(facts.erased_lines) - LINES_SHOWN} more"
+        script = "".join(f"{number}d;" for number in facts.erased_lines)
+        return Refused(
+            f"{file.path} has entries of a key that was erased later, in line {numbers}{rest}.",
+            f"Delete these lines: `sed -i '{script}' {shlex.quote(file.path)}`. Then put the file back.",
+            {"path": file.path, "lines": len(facts.erased_lines)},
+        )
     absent = next((store for store in request.stores if store not in file.stores), None)
     if absent is not None:
         has = ", ".join(file.stores)
