@@ -38,6 +38,7 @@ from holdfast.processors.lifecycle.world.dead_letters import LetterStages
 from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.running_owners import RunningOwners
+from tests.simulation.erased import erasing_in_memory
 from tests.simulation.lifecycle_machine import (
     NothingHangs,
     OperatorsTime,
@@ -183,6 +184,7 @@ class Operator:
             tables=TableStages(self._table_world(), _no_shadows),  # type: ignore[arg-type]
             orphans=lambda: _no_orphans,
             letters=LetterStages(self.topics, topics, self._loading, self.hold.check),  # type: ignore[arg-type]
+            erasing=lambda: erasing_in_memory(self._world, self, registry, topics),
         )
 
         def execute(processor: str, stage: Stage, tell: ProgressLog) -> Done:

@@ -10,7 +10,8 @@ from typing import Any
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.lifecycle.plans.plan import Refused
-from holdfast.processors.lifecycle.plans.requests import Clear, Deploy, Provision, Request, Restore
+from holdfast.processors.lifecycle.plans.requests import Clear, Deploy, Erase, Provision, Request, Restore
+from tests.simulation.erased import check_erased
 from tests.simulation.letters import check_letters
 from tests.simulation.lifecycle_operator import Shown
 from tests.simulation.lifecycle_sequence import Sequence
@@ -135,7 +136,8 @@ class CourseRun:
         self.follow()
         self.check_undo()
         check_told(self.world)
-        if not any(isinstance(each, Clear) for each in self._requests()):
+        check_erased(self.world)
+        if not any(isinstance(each, Clear | Erase) for each in self._requests()):
             self.check_state()
 
     def follow(self) -> None:

@@ -11,6 +11,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Clear,
     Compact,
     Deploy,
+    Erase,
     Keys,
     Prefix,
     Provision,
@@ -23,6 +24,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Scale,
     Stop,
 )
+from tests.simulation.erased import KEYS
 from tests.simulation.lifecycle_model import OPERATORS_AIMS, WORKERS_AIMS
 from tests.simulation.operation_steps import (
     BROKEN,
@@ -72,6 +74,21 @@ AIMS = (
     "http:/status",
     "registry.",
 )
+#: Points at which an operator that erases a key is killed or interrupted: in each of its stages.
+ERASURES_AIMS = (
+    *AIMS,
+    "kafka:read",
+    "kafka:read",
+    "disk:copies",
+    "disk:delete",
+    "registry.erasures",
+    "registry.erasures",
+    "http:/state/clear",
+    "http:/state/clear",
+    "http:/compact",
+    "alter",
+    "alter",
+)
 SIGNALS: tuple[Signal, ...] = ("SIGINT", "SIGHUP", "SIGKILL")
 #: Kind of tick (one run of a sensor) -> the points (places in a call) at which such a tick is killed or interrupted.
 #: `tick` is a tick of the recovery sensor; `hook` is a tick of the sensor that posts to the webhook.
@@ -116,6 +133,7 @@ def draw_course(seed: int) -> Course:
     steps = _draw_of_clears(Random(f"clears of course {seed}"), steps)
     steps = _draw_of_rare_verbs(Random(f"rare verbs of course {seed}"), steps)
     steps = _draw_of_offsets(Random(f"offsets of course {seed}"), steps)
+    steps = _draw_of_erasures(Random(f"erasures of course {seed}"), steps)
     return tuple(_draw_of_ticks(Random(f"ticks of course {seed}"), steps))
 
 
@@ -222,6 +240,25 @@ def _draw_of_clears(random: Random, steps: list[Step]) -> list[Step]:
     at = random.randint(1, len(steps))
     dying: list[Step] = [dies] if random.random() < 0.7 else []
     steps[at:at] = [*first, *dying, Ask(asked, end), *(again if random.random() < 0.7 else [])]
+    return steps
+
+
+def _draw_of_erasures(random: Random, steps: list[Step]) -> list[Step]:
+    """Sometimes inserts the erasure of a key, mostly ended on the way, while messages of the key may arrive.
+
+    ``random`` is used only for these steps, so that all other steps of the seed stay the same.
+    """
+    if random.random() >= 0.08:
+        return steps
+    asked = Erase(GROUP, random.choice(KEYS))
+    end = _draw_end(random, ERASURES_AIMS) if random.random() < 0.8 else None
+    first: list[Step] = [Feed(random.choice([0.2, 0.5])), Wait(random.choice([0.5, 5.0]))]
+    arriving: list[Step] = [Arrive(0.3, random.choice(CLEARING))] if random.random() < 0.5 else []
+    dying: list[Step] = [KillWorker("w", _draw_end(random, WORKERS_AIMS))] if random.random() < 0.3 else []
+    again: list[Step] = [Feed(0.3), Wait(random.choice([5.0, 62.0])), Ask(asked)] if random.random() < 0.6 else []
+    ended: list[Step] = [Wait(62.0), Abandon()] if random.random() < 0.3 else []
+    at = random.randint(1, len(steps))
+    steps[at:at] = [*first, *arriving, *dying, Ask(asked, end), *ended, *again]
     return steps
 
 

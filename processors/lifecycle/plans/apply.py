@@ -36,12 +36,7 @@ from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.holding import Hold
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Adopt
-from holdfast.processors.lifecycle.plans.stages import (
-    RemoveLoaded,
-    RemoveShadow,
-    ResumeProcessor,
-    Stage,
-)
+from holdfast.processors.lifecycle.plans.stages import Stage
 from holdfast.processors.lifecycle.ports import NotStarted, now_utc
 
 log = get_logger(__name__)
@@ -269,8 +264,9 @@ class Applier:
             self.tell(f"stage {len(record.done) + 1} may be done in part: {left[0].says}")
         after, said = way_on.after_abandoning(begun, len(record.done))
         ends = [] if after is None or any(stage is after for stage in left) else [after]
-        for stage in (*left, *ends):
-            if stage is after or isinstance(stage, ResumeProcessor | RemoveShadow | RemoveLoaded):
+        undone = [way_on.is_undone_at_the_end(begun, at) for at in range(len(record.done), len(begun.stages))]
+        for stage, temporary in zip((*left, *ends), (*undone, *[False] * len(ends)), strict=True):
+            if stage is after or temporary:
                 try:
                     with self.hold.beating():
                         done = self.execute(begun.processor, stage, self._heard)

@@ -217,6 +217,18 @@ def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
     return None, ""
 
 
+def is_undone_at_the_end(plan: Plan, number: int) -> bool:
+    """Whether an abandoned apply still has to carry out the stage with this index, from 0.
+
+    Such a stage removes something temporary, resumes paused workers, or sets back a topic's configuration, which an
+    earlier stage changed for a time.
+    """
+    stage = plan.stages[number]
+    if isinstance(stage, SetTopicConfig):
+        return any(isinstance(each, SetTopicConfig) and each.name == stage.name for each in plan.stages[:number])
+    return isinstance(stage, ResumeProcessor | RemoveShadow | RemoveLoaded)
+
+
 def _stopped(processor: str) -> StopProcessor:
     return StopProcessor(f"stop {processor}: the apply is abandoned", for_good=True)
 

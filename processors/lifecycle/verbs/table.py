@@ -79,8 +79,8 @@ def _erased_before(request: requests.OfProcessor, facts: Facts) -> tuple[str, ..
     keys, were = count_of(len(marks), "key"), "was" if len(marks) == 1 else "were"
     moment = datetime.fromtimestamp(max(each.begun_at for each in erased), UTC).isoformat(timespec="seconds")
     return (
-        f"{keys} of {facts.processor} {were} erased, the last at {moment}: messages of these keys that are still in the "
-        f"inputs make state again. `holdfast erased {facts.processor} --look` finds it afterwards",
+        f"{keys} of {facts.processor} {were} erased, the last at {moment}: messages of these keys that are still in "
+        f"the inputs make state again. `holdfast erased {facts.processor} --look` finds it afterwards",
     )
 
 

@@ -205,12 +205,12 @@ def test_processes_that_migrate_at_once_all_succeed(url: str) -> None:
     ]
     ends = [(process.communicate(timeout=120), process.returncode) for process in started]
     assert [code for _, code in ends] == [0, 0, 0, 0], ends
-    assert {out.splitlines()[-1] for (out, _), _ in ends} == {"0005"}
+    assert {out.splitlines()[-1] for (out, _), _ in ends} == {"0006"}
 
 
 def test_a_second_migration_changes_nothing_and_the_log_is_on(registry: Registry, url: str) -> None:
     registry.open_incident("fleet", "dead", {}, NOW)
-    assert registry.migrate() == "0005"
+    assert registry.migrate() == "0006"
     assert len(registry.open_incidents()) == 1
     connection = sqlite3.connect(url.removeprefix("sqlite:///"))
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -225,7 +225,7 @@ def test_a_schema_of_the_newest_version_is_opened_beside_a_writer(registry: Regi
     writer.execute("BEGIN IMMEDIATE")
     ran = subprocess.run([sys.executable, "-c", program, url], cwd=PROJECT, capture_output=True, text=True, timeout=60)
     writer.close()
-    assert ran.stdout.splitlines()[-2:] == ["0005", "False False"], ran.stderr
+    assert ran.stdout.splitlines()[-2:] == ["0006", "False False"], ran.stderr
 
 
 def test_the_newest_version_is_that_of_the_newest_migration() -> None:

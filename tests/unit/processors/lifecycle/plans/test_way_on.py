@@ -110,7 +110,7 @@ def test_each_verb_that_is_planned_anew_has_its_command_here() -> None:
 
     All other verbs continue their recorded plan with `holdfast apply resume N`.
     """
-    go_on = {"replay", "rollback", "reposition", "clear", "backfill", "restore"}
+    go_on = {"replay", "rollback", "reposition", "clear", "erase", "backfill", "restore"}
     assert {command_of(each).split()[2] for each in REQUESTS} | go_on == set(VERBS)
 
 
@@ -256,7 +256,7 @@ def test_recovery_waits_for_an_unreadable_plan_only_where_its_verb_leaves_half_c
     assert keeps_recovery_away(begun) is waits
     text = judge_interrupted(begun, {}).text
     assert ("Recovery leaves the processor alone until then." in text) is waits
-    assert {verb_of(each) for each in REQUESTS} | {"replay"} >= HARMLESS
+    assert {verb_of(each) for each in REQUESTS} | {"replay", "erase"} >= HARMLESS
 
 
 #: Group members that belong to workers of another installation.

@@ -12,6 +12,7 @@ from holdfast.processors.lifecycle.plans.facts.facts import Counted, InstanceFac
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Erase, RequestInvalid
 from holdfast.processors.lifecycle.plans.stages import Certify, EraseCopy, NoteErasure, SetTopicConfig
+from holdfast.processors.lifecycle.plans.way_on import is_undone_at_the_end
 from holdfast.processors.lifecycle.verbs.state.erase import EAGER, expiry
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
@@ -127,3 +128,14 @@ def test_a_certificate_with_an_unread_place_never_says_that_the_key_is_erased() 
     assert "Erased" not in in_text(unread)
     assert decode(unread.encode()) == unread
     assert len(unread.with_proof(gone).proofs) == 2, "a proof of the same place replaces the former one"
+
+
+@pytest.mark.parametrize("done", [0, 2, 3, 4])
+def test_an_abandoned_erasure_sets_the_former_compaction_again(done: int) -> None:
+    plan = decide(REQUEST, world_of(TOPOLOGY), TOPOLOGY)
+    left = [plan.stages[at] for at in range(done, len(plan.stages)) if is_undone_at_the_end(plan, at)]
+    assert {each.name for each in left if isinstance(each, SetTopicConfig)} == {
+        "orders-totals-changelog",
+        "orders-seen-changelog",
+    }
+    assert all(isinstance(each, SetTopicConfig) and each.config["segment.ms"] == "21600000" for each in left)
