@@ -19,6 +19,7 @@ from holdfast.processors.lifecycle.erasure.finding import Found
 from holdfast.processors.lifecycle.erasure.local_copies import Copy
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.plans.certificates import decode
+from holdfast.processors.lifecycle.verbs.state.erase import EAGER
 from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT
@@ -125,9 +126,10 @@ def check_erased(world: LifecycleWorld) -> None:
     """Check that each certificate that says "erased" is true.
 
     Raises:
-        InvariantBroken: The changelog, or a copy on the disk, has a value of the key from before the deletes. Or the
-            registry has the key.
+        InvariantBroken: The changelog, or a copy on the disk, has a value of the key from before the deletes. Or a
+            changelog is still compacted at once, although no erasure is open.
     """
+    _check_compaction(world)
     erased = ErasedKeys.of(world.registry, world.paths, GROUP)
     marks = {erased.mark(key.encode()): key for key in KEYS} if erased.times else {}
     for record in world.registry.erasures.of(GROUP):
@@ -142,6 +144,15 @@ def check_erased(world: LifecycleWorld) -> None:
                 if entry.offset < ends.get(number, 0) and entry.value is not None and entries.has(entry.key):
                     raise InvariantBroken("erased", f"{topic}[{number}] has a value at {entry.offset}: {certificate}")
         _check_disk(world, entries, certificate.ends)
+
+
+def _check_compaction(world: LifecycleWorld) -> None:
+    if world.registry.journal.applies(1, processor=GROUP, open_only=True):
+        return
+    for spec in world.topology.changelogs:
+        topic = world.cluster._broker.topics.get(spec.topic.name)
+        if topic is not None and topic.config.get("segment.ms") == EAGER["segment.ms"]:
+            raise InvariantBroken("erased", f"{spec.topic.name} still has the compaction of an erasure")
 
 
 def _check_disk(world: LifecycleWorld, entries: KeyEntries, ends: Any) -> None:

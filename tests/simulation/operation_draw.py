@@ -257,6 +257,9 @@ def _draw_of_erasures(random: Random, steps: list[Step]) -> list[Step]:
     dying: list[Step] = [KillWorker("w", _draw_end(random, WORKERS_AIMS))] if random.random() < 0.3 else []
     again: list[Step] = [Feed(0.3), Wait(random.choice([5.0, 62.0])), Ask(asked)] if random.random() < 0.6 else []
     ended: list[Step] = [Wait(62.0), Abandon()] if random.random() < 0.3 else []
+    if random.random() < 0.3:  # it is ended while the changelogs are compacted at once, and then abandoned
+        signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
+        end, ended = End(signal, "kafka:read", random.choice([1, 2, 3]), begun=True), [Wait(62.0), Abandon()]
     at = random.randint(1, len(steps))
     steps[at:at] = [*first, *arriving, *dying, Ask(asked, end), *ended, *again]
     return steps

@@ -20,6 +20,8 @@ from holdfast.processors.engine.commands import keys
 from holdfast.processors.engine.runtime.owner_commands.maintenance import Maintenance
 from holdfast.processors.lifecycle.deploy import code_files, releases, running
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
+from holdfast.processors.lifecycle.erasure import erasing
+from holdfast.processors.lifecycle.erasure.finding import Found
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.recovery import ages, diagnosis, incidents, processor_now, remedies, tick
@@ -245,6 +247,16 @@ def _version_is_blamed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(remedies, "OF_DATA", frozenset())
 
 
+def _compaction_believed(patch: pytest.MonkeyPatch) -> None:
+    """The bug: an erasure certifies that a changelog is compacted, and does not read it."""
+    patch.setattr(erasing, "prove_compacted", lambda *arguments: Found("gone", "it is believed"))
+
+
+def _compaction_left(patch: pytest.MonkeyPatch) -> None:
+    """The bug: an abandoned erasure does not set the former configuration of its changelogs again."""
+    patch.setattr(way_on, "is_undone_at_the_end", lambda plan, number: False)
+
+
 BUGS: tuple[Planted, ...] = (
     Planted("the word of an apply outlives it, and is trusted", _word_trusted),
     Planted("an open apply counts as live for ever", _live_for_ever),
@@ -275,6 +287,8 @@ BUGS: tuple[Planted, ...] = (
     Planted("a version that hangs in its proof is not refused", _hangs_let_through),
     Planted("a replay in which nothing ran proves a version", _nothing_is_proof),
     Planted("a version is blamed for what every version has", _version_is_blamed),
+    Planted("an erasure does not wait for compaction", _compaction_believed),
+    Planted("an abandoned erasure leaves its changelogs to be compacted at once", _compaction_left),
     *(Planted(name, plant) for name, plant in planted_telling.PLANTS.items()),
 )
 
