@@ -298,3 +298,16 @@ def test_nothing_is_published_before_a_query_asks(databases: Databases, path: Pa
     with pytest.raises(NoView), store.views.published():
         pass
     store.close()
+
+
+def test_a_compaction_releases_the_view_of_a_standby(databases: Databases, path: Path) -> None:
+    """Else the compaction would keep the values that are deleted, because a snapshot can see them."""
+    store = TaskStore(databases, path)
+    with pytest.raises(NoView), store.views.published():
+        pass
+    store.write([row(b"1")], TaskMeta(inputs={"in": 1}, restoring=True))
+    store.views.publish()
+    store.compact(lambda: None)
+    with pytest.raises(NoView), store.views.published():
+        pass
+    store.close()

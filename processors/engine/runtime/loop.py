@@ -174,7 +174,8 @@ class Worker:
             for task in self.assignment.tasks:
                 if task.phase is TaskPhase.RUNNING and task.store is not None:
                     task.store.compact(self._stay_a_member)
-            self.assignment.standbys.compact(self._show_life)
+            for store in [task.store for task in self.assignment.standbys.tasks if task.store is not None]:
+                store.compact(self._show_life)
         finally:
             if flowing:
                 self.resume()

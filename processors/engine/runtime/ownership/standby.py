@@ -18,7 +18,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -202,11 +202,6 @@ class Standbys:
     def tasks(self) -> list[Task]:
         """The tasks of the standbys that have a database. Other threads may read it."""
         return [each.task for each in list(self._standbys.values()) if each.task is not None]
-
-    def compact(self, on_wait: Callable[[], None]) -> None:
-        """Rewrite the databases of all standbys without deleted values; ``on_wait`` is called twice a second."""
-        for store in [task.store for task in self.tasks if task.store is not None]:
-            store.compact(on_wait)
 
     def told(self) -> list[dict[str, Any]]:
         """Returns the status of all standbys for the status page. Positions and lags are offsets.

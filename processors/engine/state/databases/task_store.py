@@ -192,6 +192,7 @@ class TaskStore:
         ``close`` then waits for the compaction.
         """
         failures: list[Exception] = []
+        self.views.unpublish()  # a snapshot keeps the deleted values that it can see
 
         def work() -> None:
             try:

@@ -155,6 +155,11 @@ class Views:
             with self._changed:
                 self._leave(view)
 
+    def unpublish(self) -> None:
+        """Releases the view that ``publish`` keeps. Readers that use it now release it within a moment."""
+        with self._changed:
+            self._drop_published()
+
     def retire(self) -> None:
         """Makes no views any more, and waits until readers have released theirs. Call it before the database closes.
 
