@@ -1,13 +1,37 @@
-"""Sinks, under the import path that Quix Streams uses: ``from holdfast.sinks import BatchingSink``."""
+"""Sinks, under the import path that Quix Streams uses: ``from holdfast.sinks import BatchingSink``.
+
+The sinks that ship with Holdfast are imported at their first use, with the library of their system.
+"""
 
 from __future__ import annotations
 
-from holdfast.processors.engine.dataframe.sinks import (
-    BaseSink,
-    BatchingSink,
-    SinkBackpressureError,
-    SinkBatch,
-    SinkItem,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["BaseSink", "BatchingSink", "SinkBackpressureError", "SinkBatch", "SinkItem"]
+from holdfast.processors.engine.sinks.errors import SinkBackpressureError, SinkFenced, SinkRowsRefused
+from holdfast.processors.engine.sinks.sink import BaseSink, BatchingSink, SinkBatch, SinkItem
+from holdfast.processors.sinks.patience import Patience
+
+if TYPE_CHECKING:
+    from holdfast.processors.sinks.sql import SqlSink
+
+__all__ = [
+    "BaseSink",
+    "BatchingSink",
+    "Patience",
+    "SinkBackpressureError",
+    "SinkBatch",
+    "SinkFenced",
+    "SinkItem",
+    "SinkRowsRefused",
+    "SqlSink",
+]
+
+_HOMES = {"SqlSink": "sql"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a sink at its first use."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"holdfast.processors.sinks.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

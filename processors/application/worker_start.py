@@ -18,6 +18,7 @@ from holdfast.infra.schemas.registry import Patience, Registries
 from holdfast.processors.application.describe import Declared
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.commands.table import COMMANDS
+from holdfast.processors.engine.dataframe.sinks import close_sinks
 from holdfast.processors.engine.formats.topic_format import connect_all
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.runtime.loop import Worker
@@ -109,6 +110,7 @@ def run_worker(worker: Worker, group: str, slot: str, settings: Settings, how: H
             server.failed(error.as_dict())
         raise
     finally:
+        close_sinks(frame.source for frame in worker.frames.values())
         worker.global_tables.close()
         if server is not None:
             server.close()

@@ -32,10 +32,14 @@ HOMES = {
     "kafka": ("infra/kafka",),
     "rocksdict": ("processors/engine/state",),
     "pyspark": ("infra/spark", "assets/spark"),
-    # Besides the registry, two more parts use a database: the Iceberg catalog, and Dagster's storage.
+    # Besides the registry, more parts use a database: the Iceberg catalog, Dagster's storage, and a sink.
     "sqlalchemy": (
         "infra/database",
         "processors/sources/sql_rows.py",
+        "processors/sinks/sql.py",
+        "processors/sinks/sql_errors.py",
+        "processors/sinks/sql_table.py",
+        "processors/sinks/sql_types.py",
         "infra/warehouse/pointers.py",
         "orchestration/host/old_events.py",
         "orchestration/host/launches.py",

@@ -185,6 +185,12 @@ def sources_by_store(stream: Any) -> dict[str, DeclaredSource]:
     return {} if groups is None else groups.sources.by_store()
 
 
+def processor_of(stream: Any) -> str:
+    """Returns the name of the processor (consumer group) that a stream belongs to; empty without an application."""
+    groups: Streams[Any] | None = stream._groups
+    return "" if groups is None else groups.processor
+
+
 def _of_table(table: str, topic: str, key: Any) -> GroupByInvalid:
     by = repr(key) if isinstance(key, str) else "function, name='...'"
     return GroupByInvalid(

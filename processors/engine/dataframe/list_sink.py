@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.infra.kafka.records import Headers
-from holdfast.processors.engine.dataframe.sinks import BaseSink, Sunk
+from holdfast.processors.engine.dataframe.sinks import Sunk
+from holdfast.processors.engine.sinks.sink import BaseSink
 from holdfast.processors.engine.steps.node import Node, steps_of
 
 

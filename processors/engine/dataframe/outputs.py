@@ -11,7 +11,9 @@ from holdfast.processors.engine.dataframe.groups import without_application
 from holdfast.processors.engine.dataframe.passing_keys import KeyChange, key_change, key_change_or_refusal
 from holdfast.processors.engine.dataframe.printed_table import PrintedTable
 from holdfast.processors.engine.dataframe.printing import Printed
-from holdfast.processors.engine.dataframe.sinks import BaseSink, SinkInvalid, Sunk
+from holdfast.processors.engine.dataframe.sinks import Sunk
+from holdfast.processors.engine.sinks.errors import SinkInvalid
+from holdfast.processors.engine.sinks.sink import BaseSink
 from holdfast.processors.engine.steps.checked_arguments import check_function, check_own_topic, check_topic
 from holdfast.processors.engine.steps.group_key import PassingKey
 from holdfast.processors.engine.steps.node import Node

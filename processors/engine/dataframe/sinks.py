@@ -1,200 +1,47 @@
-"""Sinks: outputs to systems other than Kafka, with the classes and the calls of Quix Streams.
+"""The step of ``sdf.sink``: it collects a task's results until the next commit, and hands them over to the sink.
 
-The task collects results in memory, like its outputs to topics. Before each commit, the worker passes the results to
-the sink, and flushes the sink. A failed message adds no result to a sink. A crash or an abort between flush and commit
-repeats results, so a sink gets each result at least once.
+    message ──► SinkBox of the task ──deliver──► sink.add, sink.flush ──► commit
+
+The sink may answer that it takes nothing now (``SinkBackpressureError``), that it will never take a result
+(``SinkRowsRefused``), or that another worker has the partition (``SinkFenced``).
 """
 
 from __future__ import annotations
 
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
 from typing import Any, ClassVar
 
-from holdfast.infra.errors import BadConfiguration, HoldfastError
-from holdfast.infra.kafka.records import Headers
+import structlog
+
+from holdfast.infra.clock import Clock
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.errors import MembershipLost
+from holdfast.infra.kafka.records import Headers, Partition
 from holdfast.processors.engine.dataframe.message_context import MessageContext
+from holdfast.processors.engine.sinks.errors import (
+    SinkBackpressureError,
+    SinkFailed,
+    SinkFenced,
+    SinkRowRefused,
+    SinkRowsRefused,
+)
+from holdfast.processors.engine.sinks.sink import BaseSink
 from holdfast.processors.engine.steps.in_place import copied
 from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.outbox import Outbox
 from holdfast.processors.engine.steps.step import Step
 
+_log = structlog.get_logger("sinks")
+
 #: Maximum seconds that one commit waits for a sink. Kafka aborts a transaction that stays open too long.
 WAIT_S = 5.0
+#: Maximum seconds of one piece of a wait. Between two pieces, the worker shows that it lives.
+PIECE_S = 0.5
 #: Estimated memory of one waiting result, in bytes. A commit starts early if the waiting results need too much memory.
 ITEM_BYTES = 500
-
-
-class SinkInvalid(BadConfiguration):
-    """The argument of ``sdf.sink`` is not a sink."""
-
-
-class SinkFailed(HoldfastError):
-    """A sink raised an error. The work since the last commit is not committed."""
-
-
-class SinkBackpressureError(HoldfastError):
-    """A sink's ``write`` or ``flush`` raises this error if its system accepts no data at the moment.
-
-    Args:
-        retry_after: The seconds after which the worker tries again.
-    """
-
-    def __init__(self, retry_after: float) -> None:
-        super().__init__(f"A sink takes nothing for {retry_after} s.", action="Wait: the worker tries again by itself.")
-        self.retry_after = float(retry_after)
-
-
-@dataclass(frozen=True, slots=True)
-class SinkItem:
-    """One result in a batch; ``timestamp`` is in milliseconds since 1970."""
-
-    value: Any
-    key: Any
-    timestamp: int
-    headers: Headers
-    offset: int
-
-
-class SinkBatch:
-    """The results of one partition since the last flush, in processing order."""
-
-    def __init__(self, topic: str, partition: int) -> None:
-        self.topic, self.partition = topic, partition
-        self._items: list[SinkItem] = []
-
-    @property
-    def size(self) -> int:
-        """The number of results."""
-        return len(self._items)
-
-    @property
-    def start_offset(self) -> int | None:
-        """The offset of the first result's message; None for an empty batch."""
-        return self._items[0].offset if self._items else None
-
-    def append(self, value: Any, key: Any, timestamp: int, headers: Headers, offset: int) -> None:
-        """Adds one result."""
-        self._items.append(SinkItem(value, key, timestamp, headers, offset))
-
-    def clear(self) -> None:
-        """Removes all results."""
-        self._items.clear()
-
-    def empty(self) -> bool:
-        """Whether there is no result."""
-        return not self._items
-
-    def iter_chunks(self, n: int) -> Iterator[Iterable[SinkItem]]:
-        """Yields the results in tuples of ``n`` results. The last tuple may be shorter."""
-        items = iter(self._items)
-        while chunk := tuple(islice(items, n)):
-            yield chunk
-
-    def __iter__(self) -> Iterator[SinkItem]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-
-class BaseSink(ABC):
-    """Base class of sinks: ``add`` gets each result, and ``flush`` stores all results that ``add`` has buffered.
-
-    Args:
-        on_client_connect_success: Called without arguments after ``setup``.
-        on_client_connect_failure: Called with the error that ``setup`` raised. The error is then not raised again.
-    """
-
-    def __init__(
-        self,
-        on_client_connect_success: Callable[[], None] | None = None,
-        on_client_connect_failure: Callable[[Exception | None], None] | None = None,
-    ) -> None:
-        self._on_client_connect_success = on_client_connect_success
-        self._on_client_connect_failure = on_client_connect_failure
-
-    @abstractmethod
-    def add(
-        self, value: Any, key: Any, timestamp: int, headers: Headers, topic: str, partition: int, offset: int
-    ) -> None:
-        """Gets one result, with topic, partition and offset of its message.
-
-        The sink may buffer the result until ``flush``.
-        """
-
-    @abstractmethod
-    def flush(self) -> None:
-        """Stores all results.
-
-        The worker calls it before each commit, and commits only if ``flush`` returns without an error.
-
-        Raises:
-            SinkBackpressureError: The system can't store results now.
-        """
-
-    def setup(self) -> None:  # noqa: B027 # a sink without a connection needs none
-        """Connects to the other system. The worker calls it before the first message."""
-
-    def start(self) -> None:
-        """Calls ``setup``, then ``on_client_connect_success`` or ``on_client_connect_failure``."""
-        try:
-            self.setup()
-        except Exception as failure:
-            if self._on_client_connect_failure is None:
-                raise
-            self._on_client_connect_failure(failure)
-            return
-        if self._on_client_connect_success is not None:
-            self._on_client_connect_success()
-
-    def on_paused(self) -> None:  # noqa: B027 # a sink without a buffer needs none
-        """Drops all buffered results.
-
-        The worker calls it after it has abandoned a commit, and will add the same results again.
-        """
-
-
-class BatchingSink(BaseSink):
-    """A sink that writes its results in batches. At each flush, ``write`` gets one batch for each partition."""
-
-    def __init__(
-        self,
-        on_client_connect_success: Callable[[], None] | None = None,
-        on_client_connect_failure: Callable[[Exception | None], None] | None = None,
-    ) -> None:
-        super().__init__(on_client_connect_success, on_client_connect_failure)
-        self._batches: dict[tuple[str, int], SinkBatch] = {}
-
-    @abstractmethod
-    def write(self, batch: SinkBatch) -> None:
-        """Stores a batch.
-
-        A batch that is stored is not written again if the write of another batch meets backpressure.
-        """
-
-    def add(
-        self, value: Any, key: Any, timestamp: int, headers: Headers, topic: str, partition: int, offset: int
-    ) -> None:
-        """Adds one result to the batch of its partition."""
-        place = topic, partition
-        if place not in self._batches:
-            self._batches[place] = SinkBatch(topic, partition)
-        self._batches[place].append(value, key, timestamp, headers, offset)
-
-    def flush(self) -> None:
-        """Calls ``write`` for each batch. A batch that is written is removed, and not written again."""
-        for place in list(self._batches):
-            self.write(self._batches[place])
-            del self._batches[place]
-
-    def on_paused(self) -> None:
-        """Drops all batches."""
-        self._batches.clear()
+#: Maximum number of times in a row that a sink refuses rows without storing anything. The worker then stops.
+REFUSALS_MAX = 20
 
 
 class Sunk(Step):
@@ -205,9 +52,12 @@ class Sunk(Step):
 
     def __init__(self, sink: BaseSink) -> None:
         self.sink = sink
-        #: Seconds to wait before the next attempt, after the sink has raised SinkBackpressureError.
-        self.wait_s = 0.0
+        #: The monotonic time of the next attempt, after the sink has raised SinkBackpressureError.
+        self.ready_at = 0.0
         self._started = False
+        #: The results that the sink refuses: key, value and reason, by topic, partition and offset of the message.
+        self._refused: dict[MessageContext, list[tuple[Any, Any, SinkRowsRefused, str]]] = {}
+        self._refusals_in_a_row = 0
 
     def start(self) -> None:
         """Start the sink. A sink is started only once in a process.
@@ -220,6 +70,54 @@ class Sunk(Step):
                 self.sink.start()
             self._started = True
 
+    def close(self) -> None:
+        """Close the sink, if it was started. An error of the sink is only logged, because all its work is done."""
+        if self._started:
+            self._started = False
+            try:
+                self.sink.close()
+            except Exception as failure:
+                _log.warning("`close` of a sink raised", sink=self.name, error=f"{type(failure).__name__}: {failure}")
+
+    @property
+    def name(self) -> str:
+        """The name of the sink's class."""
+        return type(self.sink).__qualname__
+
+    def stored(self) -> None:
+        """Must be called after a flush that stored all results."""
+        self._refused.clear()
+        self._refusals_in_a_row = 0
+
+    def refuse(self, refusal: SinkRowsRefused) -> None:
+        """Remembers which results the sink refuses. ``check`` then fails their messages.
+
+        Raises:
+            SinkFailed: The sink has refused rows many times in a row, although their messages failed.
+        """
+        self._refusals_in_a_row += 1
+        if self._refusals_in_a_row > REFUSALS_MAX:
+            raise SinkFailed(
+                f"Sink {self.name} refused rows {self._refusals_in_a_row} times in a row, and stored nothing between. "
+                f"The last row: {refusal.rows[0][1]}",
+                action=refusal.action,
+                sink=self.name,
+            ) from refusal
+        for item, why in refusal.rows:
+            place = MessageContext(refusal.batch.topic, refusal.batch.partition, item.offset)
+            self._refused.setdefault(place, []).append((item.key, item.value, refusal, why))
+
+    def check(self, place: MessageContext, key: Any, value: Any) -> None:
+        """Raises SinkRowRefused if the sink has refused this result."""
+        for refused_key, refused_value, refusal, why in self._refused.get(place, ()):
+            if refused_key == key and refused_value == value:
+                raise SinkRowRefused(why, action=refusal.action, sink=self.name) from refusal
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the sink has refused results that it may get again."""
+        return bool(self._refused)
+
     @property
     def outbox(self) -> str:
         """The key of the sink's ``SinkBox`` in a task's dict of unsent outputs. No topic has this name."""
@@ -227,7 +125,7 @@ class Sunk(Step):
 
     def describe(self) -> str:
         """Returns the word ``sink`` and the name of the sink's class."""
-        return f"sink {type(self.sink).__qualname__}"
+        return f"sink {self.name}"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
         """Does nothing, because a task calls its ``SinkBox`` instead of this step.
@@ -255,12 +153,18 @@ class SinkBox(Outbox, Step):
         return self.topic
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
-        """Appends one result: a copy, because later steps may change the value in place."""
-        count = len(self.values)
+        """Appends one result: a copy, because later steps may change the value in place.
+
+        Raises:
+            SinkRowRefused: The sink has refused this result before.
+        """
+        count, place = len(self.values), self._place()
+        if self.step.refuses:
+            self.step.check(place, key, value)
         self.values.append(copied(value))
         self.keys.append(key)
         self.timestamps.append(timestamp)
-        self._places.append(self._place())
+        self._places.append(place)
         if headers:
             self.headers[count] = list(headers)
 
@@ -278,30 +182,44 @@ class SinkBox(Outbox, Step):
         self.clear()
 
 
+#: The errors by which a sink says what the worker should do.
+_ANSWERS = (SinkBackpressureError, SinkRowsRefused, SinkFenced)
+
+
 @contextmanager
 def _reported(sink: BaseSink, what: str) -> Iterator[None]:
-    """Converts errors of the sink to SinkFailed. SinkBackpressureError is raised unchanged if ``flush`` raised it."""
+    """Converts errors of the sink to SinkFailed. The answers of ``flush`` are raised unchanged."""
     try:
         yield
     except Exception as error:
-        if what == "flush" and isinstance(error, SinkBackpressureError):
+        if what == "flush" and isinstance(error, _ANSWERS):
             raise
         name = type(sink).__qualname__
+        again = (
+            "Repair the sink or its system, then restart: the results come again. For a system that is busy for a "
+            "while, let `flush` or `write` raise `SinkBackpressureError(retry_after=seconds)`."
+        )
+        said, action = str(error), again
+        if isinstance(error, HoldfastError):
+            said, action = error.message, f"{error.action} Then restart: the results come again."
         raise SinkFailed(
-            f"`{what}` of sink {name} raised {type(error).__name__}: {error}. Nothing since the last commit is "
-            "committed.",
-            action="Repair the sink or its system, then restart: the results come again. For a system that is busy for "
-            "a while, let `flush` or `write` raise `SinkBackpressureError(retry_after=seconds)`.",
+            f"`{what}` of sink {name} raised {type(error).__name__}: {said.rstrip('.')}. Nothing since the last "
+            "commit is committed.",
+            action=action,
             sink=name,
         ) from error
 
 
 def sinks_of(
-    sources: Iterable[Node], place: Callable[[], MessageContext], into: dict[str, Outbox]
+    sources: Iterable[Node],
+    place: Callable[[], MessageContext],
+    into: dict[str, Outbox],
+    processor: str = "",
+    partitions: Sequence[Partition] = (),
 ) -> dict[int, SinkBox]:
     """Creates a box for each sink in the streams of ``sources``, and adds the boxes to ``into``.
 
-    Returns the boxes by the ``id`` of their nodes.
+    ``processor`` and ``partitions`` are those of the task that starts. Returns the boxes by the ``id`` of their nodes.
 
     Raises:
         SinkFailed: A sink can't start.
@@ -310,9 +228,19 @@ def sinks_of(
     for node in steps_of(sources):
         if isinstance(node.function, Sunk):
             node.function.start()
+            if node.outbox not in boxes:
+                with _reported(node.function.sink, "assigned"):
+                    node.function.sink.assigned(processor, partitions)
             found[id(node)] = boxes.setdefault(node.outbox, SinkBox(node.function, place))
     into.update(boxes)
     return found
+
+
+def close_sinks(sources: Iterable[Node]) -> None:
+    """Closes the sinks in the streams of ``sources``. Must be called when the worker ends."""
+    for node in steps_of(sources):
+        if isinstance(node.function, Sunk):
+            node.function.close()
 
 
 def waiting_bytes(boxes: Iterable[Outbox]) -> int:
@@ -320,32 +248,38 @@ def waiting_bytes(boxes: Iterable[Outbox]) -> int:
     return ITEM_BYTES * sum(len(box.values) for box in boxes if isinstance(box, SinkBox))
 
 
-def deliver(boxes: Iterable[Outbox], on_wait: Callable[[], None]) -> bool:
+def ready_at(boxes: Iterable[Outbox]) -> float:
+    """The monotonic time before which a sink of these boxes takes nothing; 0 if all sinks take results."""
+    return max((box.step.ready_at for box in boxes if isinstance(box, SinkBox)), default=0.0)
+
+
+def deliver(boxes: Iterable[Outbox], clock: Clock, wait: Callable[[float], None]) -> bool:
     """Passes all waiting results to their sinks, and flushes the sinks.
 
-    Returns False if a sink still raises SinkBackpressureError after ``WAIT_S`` seconds. The caller must then not
-    commit. All results since the last commit must be computed again.
+    Returns False if a sink takes nothing for longer than ``WAIT_S`` seconds, or refuses some of the results. The caller
+    must then not commit. All results since the last commit must be computed again. ``wait`` waits for some seconds.
 
     Raises:
         SinkFailed: A sink raised an error.
+        MembershipLost: A sink knows that another worker has a partition now.
     """
     by_sink: dict[int, list[SinkBox]] = {}
     for box in boxes:
         if isinstance(box, SinkBox) and box.values:
             by_sink.setdefault(id(box.step.sink), []).append(box)
-    return all(_delivered(each, on_wait) for each in by_sink.values())
+    return all(_delivered(each, clock, wait) for each in by_sink.values())
 
 
-def _delivered(boxes: list[SinkBox], on_wait: Callable[[], None]) -> bool:
-    step, left_s = boxes[0].step, WAIT_S
+def _delivered(boxes: list[SinkBox], clock: Clock, wait: Callable[[float], None]) -> bool:
+    step, last = boxes[0].step, clock.monotonic() + WAIT_S
     handed = False
     while True:
-        left_s -= (paused := min(step.wait_s, left_s))
-        step.wait_s -= paused
-        _pause(paused, on_wait)
-        if step.wait_s > 0:
+        if step.ready_at > last:
             step.sink.on_paused()
+            _log.warning("a sink takes nothing now; its inputs are paused", sink=step.name)
             return False
+        while (left_s := step.ready_at - clock.monotonic()) > 0:
+            wait(min(left_s, PIECE_S))
         try:
             if not handed:
                 with _reported(step.sink, "add"):
@@ -355,17 +289,18 @@ def _delivered(boxes: list[SinkBox], on_wait: Callable[[], None]) -> bool:
             with _reported(step.sink, "flush"):
                 step.sink.flush()
         except SinkBackpressureError as pressed:
-            step.wait_s = max(pressed.retry_after, 0.01)
+            step.ready_at = clock.monotonic() + max(pressed.retry_after, 0.01)
+        except SinkRowsRefused as refusal:
+            step.sink.on_paused()
+            step.refuse(refusal)
+            _log.warning("a sink refused results; their messages are processed again, and fail", rows=len(refusal.rows))
+            return False
+        except SinkFenced as fenced:
+            step.sink.on_paused()
+            raise MembershipLost(fenced.message, action=fenced.action) from fenced
         except SinkFailed:
             step.sink.on_paused()  # the sink drops its buffered results, because the worker will add them again
             raise
         else:
+            step.stored()
             return True
-
-
-def _pause(seconds: float, on_wait: Callable[[], None]) -> None:
-    """Waits in pieces of at most 0.5 s. Calls ``on_wait`` before each piece, for example for the worker's heartbeat."""
-    while seconds > 0:
-        on_wait()
-        time.sleep(piece := min(seconds, 0.5))
-        seconds -= piece

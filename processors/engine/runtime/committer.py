@@ -236,8 +236,7 @@ class Committer:
             return Outcome.DROPPED
         except ProducerFenced as fenced:
             self._fenced(fenced)
-        # nothing was committed, because no commit was requested yet; so the outcome needs no check
-        except OutcomeUnknown as unknown:
+        except OutcomeUnknown as unknown:  # no commit was requested yet, so the outcome needs no check
             _log.warning("a producer does not return; replacing it", error=unknown.message)
             self._replace_producer()
             self._count_abort(unknown)
@@ -260,18 +259,21 @@ class Committer:
         Raises:
             OwnershipLost: Another member or producer fenced this worker. If the commit happened nevertheless, the next
                 replay of the changelog restores its state.
-            KafkaFailed: Kafka refused the commit.
+            KafkaFailed: Kafka refused the commit, or a sink knows that another worker has a partition now.
             StateFailed: A read or write on the local disk failed, before the commit or after it.
         """
         pending = commits.prepare([task for task in self._assignment.tasks if task.phase is TaskPhase.RUNNING])
         if not pending.tasks:
             return Outcome.NOTHING
         boxes = [box for part in pending.tasks for box in part.task.outboxes.values()]
-        if not deliver(boxes, lambda: self.on_wait(None)):
-            _log.warning("a sink takes nothing; the messages since the last commit will be processed again")
+        if not deliver(boxes, self._clock, self._rest):
             self._end_open()
             return Outcome.DROPPED
         return self._carry_out(pending, member, self._resolve)
+
+    def _rest(self, seconds: float) -> None:
+        self.on_wait(None)
+        self._cluster.rest(seconds)
 
     def commit_apart(self, part: commits.TaskCommit, member: GroupMember) -> Outcome:
         """Commit a command's writes to one task in a separate transaction. Returns DONE, or DROPPED if it was aborted.
@@ -391,8 +393,7 @@ class Committer:
                 self._producer.abort()
             except ProducerFenced as fenced:
                 self._fenced(fenced)
-            # an abort fails, for example, if the transaction never began, because the topic is missing
-            except KafkaFailed as refused:
+            except KafkaFailed as refused:  # for example, if the transaction never began, because the topic is missing
                 _log.warning("the abort failed; replacing the producer", error=refused.message)
                 self._replace_producer()
         self._open = False
@@ -461,8 +462,7 @@ class Committer:
         raise OwnershipLost from why
 
     def _replace_producer(self) -> None:
-        # The transaction is not aborted here, because the call might not return. The next producer's ``init`` aborts
-        # it.
+        # The transaction is not aborted here, because the call might not return. The next ``init`` aborts it.
         self._open = False
         self.close()
         self.start()

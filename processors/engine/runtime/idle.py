@@ -36,7 +36,8 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.masking import masked
-from holdfast.processors.engine.runtime.ports import Cluster
+from holdfast.processors.engine.dataframe.sinks import ready_at
+from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reading.empty_ranges import EmptyRanges
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
@@ -101,7 +102,7 @@ class SourceTurns:
             SourceFailed: The ``run`` of a source has raised an error.
         """
         self._end_at = None
-        found = [(task, task.sources) for task in running(tasks) if task.sources is not None]
+        found = [(task, task.sources) for task in active(tasks) if task.sources is not None]
         looks = [sources.look() for _, sources in found]
         for _, sources in found:
             raise_failed(sources)
@@ -171,11 +172,50 @@ def _of(tasks: Sequence[Task]) -> list[TaskSources]:
     return [task.sources for task in running(tasks) if task.sources is not None]
 
 
+class SinkPauses:
+    """Pauses the inputs of tasks whose sink takes nothing now, and resumes them when the sink may be asked again.
+
+    A task rests as a whole: its timers and windows wait, too. The worker polls meanwhile, so it stays in its group.
+    Other tasks of the worker process their messages.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until = 0.0
+
+    def step(self, tasks: Sequence[Task], member: GroupMember, *, flows: bool) -> bool:
+        """Pauses and resumes the inputs of tasks. Returns whether a task rests. Must be called in each turn.
+
+        ``flows`` is False while all inputs of the worker are paused for another reason, and must stay paused.
+        """
+        now, self._until = self._clock.monotonic(), 0.0
+        for task in running(tasks):
+            until = ready_at(task.outboxes.values())
+            rests = until > now
+            self._until = max(self._until, until) if rests else self._until
+            if rests == task.rests:
+                continue
+            task.rests, inputs = rests, [Partition(topic, task.partition) for topic in task.inputs]
+            if rests:
+                member.pause(inputs)
+                _log.warning("inputs are paused: a sink takes nothing", task=task.name, seconds=round(until - now, 1))
+            elif flows:
+                member.resume(inputs)
+                if task.order is not None:
+                    task.order.flows()
+                _log.info("inputs are resumed: the sink is asked again", task=task.name)
+        return self._until > 0.0
+
+    def patience_s(self, longest_s: float) -> float:
+        """Returns the maximum seconds for which a poll may wait, so that a task that rests is resumed in time."""
+        return longest_s if not self._until else max(0.0, min(longest_s, self._until - self._clock.monotonic()))
+
+
 class IdleTime:
     """Checks for due timers, and moves the stream time of idle tasks so that their windows close."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.sources = SourceTurns()
+        self.sources, self.sinks = SourceTurns(), SinkPauses(cluster.clock)
         self._cluster = cluster
         self._clock: Clock = cluster.clock
         self._silent: dict[str, _Silence] = {}
@@ -265,9 +305,14 @@ def running(tasks: Sequence[Task]) -> list[Task]:
     return [task for task in tasks if task.phase is TaskPhase.RUNNING]
 
 
+def active(tasks: Sequence[Task]) -> list[Task]:
+    """Returns those running tasks whose inputs are not paused because of a sink."""
+    return [task for task in running(tasks) if not task.rests]
+
+
 def timed(tasks: Sequence[Task]) -> list[Task]:
-    """Returns the running tasks that may act without a message: those with stream time, schedules or sources."""
-    return [task for task in running(tasks) if (task.time, task.schedules, task.sources) != (None, None, None)]
+    """Returns the active tasks that may act without a message: those with stream time, schedules or sources."""
+    return [task for task in active(tasks) if (task.time, task.schedules, task.sources) != (None, None, None)]
 
 
 def slots_are_due(tasks: Sequence[Task], clock: Clock) -> bool:
@@ -275,7 +320,7 @@ def slots_are_due(tasks: Sequence[Task], clock: Clock) -> bool:
 
     Call it only while inputs are not paused.
     """
-    schedules = [task.schedules for task in running(tasks) if task.schedules is not None]
+    schedules = [task.schedules for task in active(tasks) if task.schedules is not None]
     # a list and not a generator, so that ``look`` is called for every task, even after one with a due slot
     looks = [each.look(int(clock.time() * 1000)) for each in schedules]
     return any(looks)

@@ -26,7 +26,7 @@ from holdfast.processors.engine.runtime.change_of_workers import warm_up
 from holdfast.processors.engine.runtime.commit_pace import slice_size
 from holdfast.processors.engine.runtime.committer import Committer, Outcome, OwnershipLost
 from holdfast.processors.engine.runtime.global_tables import GlobalTables
-from holdfast.processors.engine.runtime.idle import IdleTime, more_is_due, running, slots_are_due, timed
+from holdfast.processors.engine.runtime.idle import IdleTime, active, more_is_due, running, slots_are_due, timed
 from holdfast.processors.engine.runtime.open_work import OpenWork
 from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
 from holdfast.processors.engine.runtime.owner_commands.maintenance import Maintenance
@@ -201,8 +201,7 @@ class Worker:
         self.member = member = self.committer.join()
         try:
             member.subscribe([spec.name for spec in self.topology.inputs], self._assigned, self._revoked, self._dropped)
-            # The client joins in the background. ``start`` ends old transactions. The first poll then gets partitions.
-            self.committer.start()
+            self.committer.start()  # ends old transactions while the client joins in the background
             self.phase = Phase.JOINING
             while True:
                 while not self._finished(count, timeout_s):
@@ -216,8 +215,7 @@ class Worker:
             if self.assignment.checkpoints is not None:
                 self.assignment.checkpoints.take_all(self.assignment.tasks)
         except ProcessingFailed:
-            # Only after ``ProcessingFailed``, state, outputs and positions are consistent. After other failures, memory
-            # may have changes that were not sent; then the work is discarded, and its messages are read again.
+            # After other failures, memory may have changes that were not sent, so the work is discarded and read again.
             self._commit_before_failure()
             raise
         finally:
@@ -243,6 +241,8 @@ class Worker:
         self.maintenance.step()
         self._check_changelogs()
         self.global_tables.follow()
+        if self._idle.sinks.step(self.assignment.tasks, member, flows=not (self.paused or self.maintenance.holds)):
+            self._message_at = self.clock.monotonic()
         room = RECORDS_PER_POLL if not count else max(1, min(RECORDS_PER_POLL, count - self.processed))
         batches = member.poll(room, self.assignment.rest_s if restoring else self._patience())
         self._raise_what_failed()
@@ -251,7 +251,7 @@ class Worker:
         self._process_all(batches, count)
         if not restoring:
             self.assignment.follow(member, idle=not batches)
-            live, tasks, now = self._live, running(self.assignment.tasks), self.clock.monotonic()
+            live, tasks, now = self._live, active(self.assignment.tasks), self.clock.monotonic()
             if live and self._idle.sources.pending(tasks):
                 self._open.commit_in(self.options.commits.shortest_s, now)
             if live and (self._idle.step(tasks, silent=not batches) | self._order.watermarks_move(tasks, member)):
@@ -284,7 +284,7 @@ class Worker:
     def _let_flow(self, member: GroupMember, tasks: list[Task]) -> None:
         self.seek(tasks)
         if tasks and not (self.paused or self.maintenance.holds):
-            # One call with all partitions, because each call makes the client library set up all partitions again.
+            # One call with all partitions, because each call sets up all partitions again.
             member.resume([Partition(topic, task.partition) for task in tasks for topic in task.inputs])
         for task in tasks:
             self._pin(task)
@@ -302,7 +302,7 @@ class Worker:
         if self.maintenance.busy:
             return 0.0
         longest = self._idle.sources.patience_s(self.assignment.tasks, self.assignment.standbys.patience_s)
-        return min(longest, max(0.0, self._open.remaining_s(self.clock.monotonic())))
+        return min(self._idle.sinks.patience_s(longest), max(0.0, self._open.remaining_s(self.clock.monotonic())))
 
     def _update_phase(self, member: GroupMember) -> None:
         if check_brokers(member.brokers_down_s, self.options.broker_timeout_s, self._cluster.bootstrap):
@@ -325,8 +325,7 @@ class Worker:
             self._message_at = self.clock.monotonic() if has_messages(task, batch) else self._message_at
             within = self.reach.within(batch)
             if within < len(batch.offsets) and self.member is not None:
-                # without the pause, the records behind the read limit would be fetched again and again
-                self.member.pause([batch.partition])
+                self.member.pause([batch.partition])  # or records behind the read limit are fetched again and again
             if task.order is not None:
                 task.order.add(batch, within)
                 continue

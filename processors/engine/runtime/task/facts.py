@@ -58,6 +58,7 @@ class TaskFacts:
     Attributes:
         restored: Number of changelog records that were replayed before the task ran.
         restored_s: Duration of the replay in seconds.
+        rests: Whether the task's inputs are paused, because a sink takes nothing now.
     """
 
     def __init__(self, name: str, subtopology: str, partition: int, inputs: tuple[str, ...]) -> None:
@@ -73,6 +74,7 @@ class TaskFacts:
         self.restored, self.restored_s = 0, 0.0
         #: The transaction after which a commit is needed even without changes; -1 for none.
         self._again_after = -1
+        self.rests = False
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import WovenFunction, compile_run
+from holdfast.processors.engine.dataframe.groups import processor_of
 from holdfast.processors.engine.dataframe.message_context import place_of, processing
 from holdfast.processors.engine.dataframe.plain_loop import Run as Steps
 from holdfast.processors.engine.dataframe.plain_loop import RunFunction, Timing
@@ -155,7 +156,9 @@ class Task(TaskFacts):
         def compiled(node: Node, timing: Timing) -> Steps:
             return compile_run(node, self.states, self.outboxes, *limits, timing)
 
-        bound: dict[int, Any] = {**sinks_of([each.source for each in own], self.failures.last_message, self.outboxes)}
+        place, mine = self.failures.last_message, [Partition(topic, self.partition) for topic in self.inputs]
+        roots = [each.source for each in own]
+        bound: dict[int, Any] = {**sinks_of(roots, place, self.outboxes, processor_of(own[0]), mine)}
         bound |= {at: one.on_message for at, one in processors.items()}
         sources = [each.source.bound(bound) for each in own]
         for topic, source in zip(self.inputs, sources, strict=True):

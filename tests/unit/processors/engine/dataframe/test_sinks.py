@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from holdfast import Application, InMemoryCluster
+from holdfast import Application, InMemoryCluster, ProcessingFailed
+from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.dataframe import sinks
-from holdfast.processors.engine.dataframe.sinks import SinkFailed, SinkInvalid
+from holdfast.processors.engine.sinks.errors import SinkFailed, SinkInvalid
 from holdfast.processors.engine.steps.async_calls import AsyncInvalid
-from holdfast.sinks import BaseSink, BatchingSink, SinkBackpressureError, SinkBatch
+from holdfast.sinks import BaseSink, BatchingSink, SinkBackpressureError, SinkBatch, SinkItem, SinkRowsRefused
 from holdfast.sinks.core.list import ListSink
 
 
@@ -115,6 +117,116 @@ def test_a_sink_that_is_busy_for_long_gets_the_results_again(monkeypatch: pytest
     assert sink.paused >= 1
     assert numbers(sink.rows) == [*range(20)]  # the attempt during which the sink was busy wrote no row
     assert sorted(json.loads(record.value or b"")["n"] for _, record in cluster.read("out")) == [*range(20)]
+
+
+def test_a_sink_that_is_busy_for_minutes_pauses_only_its_own_inputs() -> None:
+    cluster, sink = cluster_with(20), Table(busy=3, retry_after=60)
+    cluster.create_topic("others", 2)
+    app = application(sink)
+    app.dataframe(app.topic("others")).to_topic(app.topic("passed"))
+    passed_at, generations = list[float](), set[int]()
+    real = sink.write
+
+    def write(batch: SinkBatch) -> None:
+        passed_at.append(cluster.clock.monotonic())
+        generations.add(cluster._broker.groups["g"].generation)
+        if len(passed_at) == 2:
+            assert len(cluster.read("passed")) == 5  # sent while the inputs of the sink were paused
+        real(batch)
+
+    sink.write = write  # type: ignore[method-assign]
+    for number in range(5):
+        cluster.produce("others", b"%d" % number, b"k")
+    cluster.run(app)
+    assert numbers(sink.rows) == [*range(20)]
+    assert sorted(json.loads(record.value or b"")["n"] for _, record in cluster.read("out")) == [*range(20)]
+    # The sink is asked once in each minute, and by no further attempt of the commits between.
+    assert [round(later - former) for former, later in pairwise(passed_at[:4])] == [60, 60, 60]
+    assert generations == {1}  # the worker stayed in its group
+
+
+def test_windows_and_timers_wait_while_their_sink_is_busy() -> None:
+    cluster, sink = cluster_with(4, partitions=1), Table(busy=2, retry_after=60)
+    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
+    app.dataframe(app.topic("in")).tumbling_window(1).count().final("partition").sink(sink)
+    cluster.run(app)
+    assert len(sink.rows) == 3
+    assert sink.busy == 0
+
+
+class Refusing(Table):
+    """A table that refuses odd numbers for ever, and names all of them at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attempts = 0
+
+    def write(self, batch: SinkBatch) -> None:
+        self.attempts += 1
+        if rows := [(item, f"Row {item.value['n']} is odd.") for item in batch if item.value["n"] % 2]:
+            raise SinkRowsRefused(batch, rows, action="Make it even.")
+        super().write(batch)
+
+
+def test_a_refused_row_fails_its_message_and_no_other_one() -> None:
+    cluster, sink = cluster_with(20), Refusing()
+    cluster.run(application(sink, dead_letter_topic="dead"))
+    assert set(numbers(sink.rows)) == {*range(0, 20, 2)}  # a batch of the other partition may come twice
+    assert sorted(json.loads(record.value or b"")["n"] for _, record in cluster.read("dead")) == [*range(1, 20, 2)]
+    # the whole message failed, so it has no output either
+    assert sorted(json.loads(record.value or b"")["n"] for _, record in cluster.read("out")) == [*range(0, 20, 2)]
+    assert sink.attempts <= 8  # not one attempt for each refused row
+
+
+def test_a_refused_row_stops_the_worker_at_its_message() -> None:
+    cluster, sink = cluster_with(20, partitions=1), Refusing()
+    with pytest.raises(ProcessingFailed, match=r"in\[0\] offset 1 raised SinkRowRefused: Row 1 is odd") as failed:
+        cluster.run(application(sink))
+    assert "Make it even" in failed.value.action
+    assert numbers(sink.rows) == [0]
+
+
+def test_rows_that_are_refused_without_end_stop_the_worker() -> None:
+    class Moody(Table):
+        def write(self, batch: SinkBatch) -> None:
+            item = next(iter(batch))
+            other = SinkItem({"n": -1}, item.key, item.timestamp, item.headers, item.offset)
+            raise SinkRowsRefused(batch, [(other, "Row -1 is not welcome.")])
+
+    with pytest.raises(SinkFailed, match="refused rows 21 times in a row, and stored nothing between"):
+        cluster_with(3).run(application(Moody(), dead_letter_topic="dead"))
+
+
+def test_a_sink_is_closed_at_the_end_and_can_be_used_again() -> None:
+    class Open(Table):
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+            raise OSError("already gone")
+
+    cluster, sink = cluster_with(4), Open()
+    app = application(sink)
+    cluster.run(app)
+    cluster.run(app)
+    assert (sink.set_up, sink.closed) == (2, 2)
+    assert numbers(sink.rows) == [*range(4)]
+
+
+def test_a_sink_is_told_the_partitions_before_their_results() -> None:
+    told: list[Any] = []
+
+    class Told(Table):
+        def assigned(self, processor: str, partitions: Any) -> None:
+            told.append((processor, *partitions))
+
+    cluster_run(sink := Told())
+    assert sorted(told) == [("g", Partition("in", 0)), ("g", Partition("in", 1))]
+    assert numbers(sink.rows) == [*range(4)]
+
+
+def cluster_run(sink: BaseSink) -> None:
+    cluster_with(4).run(application(sink))
 
 
 def test_a_sink_that_fails_stops_the_worker_and_nothing_is_committed() -> None:

@@ -1,0 +1,1 @@
+"""Sinks: the classes that store results in systems other than Kafka, and what a task does with them."""
