@@ -10,24 +10,40 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.processors.engine.sinks.errors import SinkBackpressureError, SinkFenced, SinkRowsRefused
 from holdfast.processors.engine.sinks.sink import BaseSink, BatchingSink, SinkBatch, SinkItem
+from holdfast.processors.engine.sinks.staging import SinkTask, StagedPart, StagingSink
 from holdfast.processors.sinks.patience import Patience
 
 if TYPE_CHECKING:
+    from holdfast.processors.sinks.files import FileSink, JsonLinesSink, ParquetSink
+    from holdfast.processors.sinks.http import HttpSink
     from holdfast.processors.sinks.sql import SqlSink
 
 __all__ = [
     "BaseSink",
     "BatchingSink",
+    "FileSink",
+    "HttpSink",
+    "JsonLinesSink",
+    "ParquetSink",
     "Patience",
     "SinkBackpressureError",
     "SinkBatch",
     "SinkFenced",
     "SinkItem",
     "SinkRowsRefused",
+    "SinkTask",
     "SqlSink",
+    "StagedPart",
+    "StagingSink",
 ]
 
-_HOMES = {"SqlSink": "sql"}
+_HOMES = {
+    "FileSink": "files",
+    "HttpSink": "http",
+    "JsonLinesSink": "files",
+    "ParquetSink": "files",
+    "SqlSink": "sql",
+}
 
 
 def __getattr__(name: str) -> Any:

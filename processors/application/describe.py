@@ -24,10 +24,13 @@ from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.dataframe.calls import call_of
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.groups import Streams
+from holdfast.processors.engine.dataframe.sinks import Sunk
 from holdfast.processors.engine.dataframe.store_specs import described_stores, with_meaning
 from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.joins.merge import JoinInvalid
 from holdfast.processors.engine.schedules.declaration import Schedule
+from holdfast.processors.engine.sinks.errors import SinkInvalid
+from holdfast.processors.engine.sinks.staging import STORE_PREFIX
 from holdfast.processors.engine.sources.declaration import DeclaredSource
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.steps.node import Node, steps_of
@@ -35,6 +38,7 @@ from holdfast.processors.engine.steps.store_options import StoreOptions
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import (
     SCHEDULES,
+    SINK,
     SOURCE,
     ChangelogSpec,
     RepartitionSpec,
@@ -114,6 +118,7 @@ def describe(app: Declared) -> Topology:
     stores = with_meaning(described_stores(steps, users, app.stores), _sources(app))
     stores += _stores_of_schedules(scheduled, users)
     stores += _stores_of_sources(sourced := app.streams.sources.by_store(), (*users, *scheduled))
+    stores += _stores_of_sinks(nodes, (*users, *scheduled, *sourced), kept=app.changelog_config is not None)
     for topic in (topic for _, schedules in scheduled.values() for each in schedules for topic in each.outputs):
         outputs[topic.name] = topic.spec()
     has_changelogs, config = app.changelog_config is not None, app.changelog_config or {}
@@ -252,6 +257,39 @@ def _stores_of_sources(sourced: Mapping[str, DeclaredSource], users: Collection[
     return tuple(
         StoreSpec(store, (each.topic.name,), SOURCE, columns=(each.use.text(),), uses=(each.use,))
         for store, each in sourced.items()
+    )
+
+
+def _stores_of_sinks(
+    nodes: Mapping[str, Sequence[Node]], users: Collection[str], *, kept: bool
+) -> tuple[StoreSpec, ...]:
+    """Returns the stores with the lists of staging sinks. ``kept`` is whether stores have changelogs.
+
+    Raises:
+        SinkInvalid: Two steps have a sink of one name, a step uses the store, or stores have no changelogs.
+    """
+    steps: dict[str, dict[int, list[str]]] = {}
+    for topic, each in nodes.items():
+        for node in each:
+            if isinstance(node.function, Sunk) and node.function.store:
+                steps.setdefault(node.function.store, {}).setdefault(id(node), []).append(topic)
+    for store, places in steps.items():
+        name = store.removeprefix(STORE_PREFIX)
+        if len(places) > 1 or store in users:
+            raise SinkInvalid(
+                f"Two steps have a sink of the name {name!r}, or a step has the store {store!r}; expected one sink.",
+                action="Give each step a sink of its own, with `name='another'`.",
+                name=name,
+            )
+        if not kept:
+            raise SinkInvalid(
+                f"Sink {name!r} keeps the list of what it stages in state, but use_changelog_topics is off.",
+                action="Set `use_changelog_topics=True`.",
+                name=name,
+            )
+    return tuple(
+        StoreSpec(store, tuple(*places.values()), SINK, columns=("what a sink has staged",))
+        for store, places in steps.items()
     )
 
 

@@ -30,6 +30,8 @@ SCHEDULES = "schedules"
 SOURCE = "source"
 #: The kind of a store with the answers of durable calls (``apply_async``) whose messages are not committed yet.
 CALLS = "calls"
+#: The kind of a sink's store. It holds the list of what the sink has staged for the next commits.
+SINK = "sink"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,10 @@ class StoreSpec:
         """Whether the content follows from the messages of the input topics, so that it can be built again from them.
 
         False for a store of schedules, because the clock fires them. False for a source's store, because the source
-        sets its own state. False for a store of calls, because another system gave the answers.
+        sets its own state. False for a store of calls, because another system gave the answers. False for a sink's
+        store, because its list names what a worker has staged.
         """
-        return self.kind not in (SCHEDULES, SOURCE, CALLS)
+        return self.kind not in (SCHEDULES, SOURCE, CALLS, SINK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,3 +98,18 @@ def _text(key: Any) -> Any:
         except UnicodeDecodeError:
             return key
     return key
+
+
+def record_of(item: SinkItem, batch: SinkBatch, made: RowOf | None, *, metadata: bool) -> dict[str, Any] | None:
+    """Returns a result as the row of a file or a table that keeps each result; None leaves it out.
+
+    With ``metadata``, the row also has the fields that ``ListSink`` adds.
+    """
+    value = item.value if made is None else made(item)
+    if value is None and made is not None:
+        return None
+    row = columns_of(value)
+    if metadata:
+        row = {"_key": _text(item.key), "_timestamp": item.timestamp, **row}
+        row |= {TOPIC: batch.topic, PARTITION: batch.partition, OFFSET: item.offset}
+    return row

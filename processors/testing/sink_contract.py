@@ -168,15 +168,17 @@ class PausingSinkContract(SinkContract):
         real, blocks = sink.flush, [self.away()]
 
         def flush() -> None:
-            if blocks:
-                with blocks.pop():
-                    try:
-                        real()
-                    except SinkBackpressureError as pressed:
-                        waited.append(pressed.retry_after)
-                        raise
-            else:
+            if not blocks:
                 real()
+                return
+            with blocks.pop():
+                try:
+                    real()
+                    return
+                except SinkBackpressureError as pressed:
+                    waited.append(pressed.retry_after)
+                    seen = pressed
+            raise seen  # outside of the block, whose function then needs no `try`
 
         sink.flush = flush  # type: ignore[method-assign]
         cluster.run(self.application(sink))

@@ -54,6 +54,7 @@ HOMES = {
         "orchestration/view/runs.py",
         "orchestration/host/local.py",
         "processors/engine/serving/state/peers.py",
+        "processors/sinks/http.py",
     ),
     "pyiceberg": ("infra/warehouse",),
     "pydantic_settings": ("infra/settings/settings.py", "infra/settings/project_source.py"),

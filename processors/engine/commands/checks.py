@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.dataframe.sinks import staged_of
 from holdfast.processors.engine.runtime.commit import TaskCommit, noted
 from holdfast.processors.engine.runtime.committer import Outcome
 from holdfast.processors.engine.runtime.owner_commands.commands import (
@@ -299,6 +300,8 @@ def commit_apart(
         yield from settle(worker, task, ticket)
     for name in (*writes, *last.emptied):
         task.states[name].forget()
+    for kept in staged_of(task.outboxes.values()):
+        kept.load()
     for each in task.keepers:
         if isinstance(each, TaskTime):
             each.load(anew=back)

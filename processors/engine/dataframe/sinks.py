@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import structlog
@@ -27,6 +28,9 @@ from holdfast.processors.engine.sinks.errors import (
     SinkRowsRefused,
 )
 from holdfast.processors.engine.sinks.sink import BaseSink
+from holdfast.processors.engine.sinks.staging import STORE_PREFIX, SinkTask, StagedResults, StagingSink
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.steps.in_place import copied
 from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.outbox import Outbox
@@ -119,6 +123,11 @@ class Sunk(Step):
         return bool(self._refused)
 
     @property
+    def store(self) -> str:
+        """The name of the store with the list of a ``StagingSink``; empty for other sinks."""
+        return f"{STORE_PREFIX}{self.sink.name}" if isinstance(self.sink, StagingSink) else ""
+
+    @property
     def outbox(self) -> str:
         """The key of the sink's ``SinkBox`` in a task's dict of unsent outputs. No topic has this name."""
         return f"sink {id(self.sink)}"
@@ -135,17 +144,22 @@ class Sunk(Step):
 
 
 class SinkBox(Outbox, Step):
-    """Holds the results of one task that wait for a sink. The compiled steps call it for each result."""
+    """Holds the results of one task that wait for a sink. The compiled steps call it for each result.
 
-    __slots__ = ("_place", "_places", "step")
+    ``staged`` is the list of what a ``StagingSink`` has staged for the task; None for other sinks.
+    """
+
+    __slots__ = ("_place", "_places", "partitions", "staged", "step")
 
     to_kafka: ClassVar[bool] = False
 
-    def __init__(self, step: Sunk, place: Callable[[], MessageContext]) -> None:
+    def __init__(self, step: Sunk, place: Callable[[], MessageContext], staged: StagedResults | None) -> None:
         super().__init__(step.outbox)
-        self.step = step
+        self.step, self.staged = step, staged
         self._place = place
         self._places: list[MessageContext] = []
+        #: Topic and partition of the results that were handed over last.
+        self.partitions: dict[tuple[str, int], None] = {}
 
     @property
     def outbox(self) -> str:
@@ -168,6 +182,12 @@ class SinkBox(Outbox, Step):
         if headers:
             self.headers[count] = list(headers)
 
+    def drop(self) -> None:
+        """Removes all results, because their transaction was aborted."""
+        self.clear()
+        if self.staged is not None:
+            self.staged.restore()
+
     def keep(self, count: int) -> None:
         """Removes all results after the first ``count``."""
         super().keep(count)
@@ -179,20 +199,34 @@ class SinkBox(Outbox, Step):
             zip(self.values, self.keys, self.timestamps, self._places, strict=True)
         ):
             self.step.sink.add(value, key, time_ms, self.headers.get(at), place.topic, place.partition, place.offset)
+        self.partitions = dict.fromkeys((place.topic, place.partition) for place in self._places)
         self.clear()
 
 
-#: The errors by which a sink says what the worker should do.
-_ANSWERS = (SinkBackpressureError, SinkRowsRefused, SinkFenced)
+def _keep_staged(sink: BaseSink, boxes: Sequence[SinkBox]) -> None:
+    """Adds what a sink has staged to the lists of the tasks, which their next commit contains."""
+    if isinstance(sink, StagingSink):
+        staged = sink.take_staged()
+        for box in boxes:
+            parts = [part for place in box.partitions for part in staged.get(place, ())]
+            if box.staged is not None and parts:
+                box.staged.add(parts)
+
+
+#: The errors by which a sink says what the worker should do, by the name of the method.
+_ANSWERS: dict[str, tuple[type[HoldfastError], ...]] = {
+    "flush": (SinkBackpressureError, SinkRowsRefused, SinkFenced),
+    "publish": (SinkBackpressureError,),
+}
 
 
 @contextmanager
 def _reported(sink: BaseSink, what: str) -> Iterator[None]:
-    """Converts errors of the sink to SinkFailed. The answers of ``flush`` are raised unchanged."""
+    """Converts errors of the sink to SinkFailed. The answers of ``flush`` and ``publish`` are raised unchanged."""
     try:
         yield
     except Exception as error:
-        if what == "flush" and isinstance(error, _ANSWERS):
+        if isinstance(error, _ANSWERS.get(what, ())):
             raise
         name = type(sink).__qualname__
         again = (
@@ -202,24 +236,35 @@ def _reported(sink: BaseSink, what: str) -> Iterator[None]:
         said, action = str(error), again
         if isinstance(error, HoldfastError):
             said, action = error.message, f"{error.action} Then restart: the results come again."
+        kept = "What it has staged is committed; the next start publishes it."
+        left = kept if what == "publish" else "Nothing since the last commit is committed."
         raise SinkFailed(
-            f"`{what}` of sink {name} raised {type(error).__name__}: {said.rstrip('.')}. Nothing since the last "
-            "commit is committed.",
+            f"`{what}` of sink {name} raised {type(error).__name__}: {said.rstrip('.')}. {left}",
             action=action,
             sink=name,
         ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class SinksOf:
+    """The task that starts with its sinks: its processor, its input partitions, its stores, and the worker's clock.
+
+    ``starts`` is False for a second run that only rebuilds a store. Its sinks get nothing, and must not start.
+    """
+
+    processor: str
+    partitions: Sequence[Partition]
+    states: dict[str, StoreState]
+    clock: Clock
+    starts: bool = True
+
+
 def sinks_of(
-    sources: Iterable[Node],
-    place: Callable[[], MessageContext],
-    into: dict[str, Outbox],
-    processor: str = "",
-    partitions: Sequence[Partition] = (),
+    sources: Iterable[Node], place: Callable[[], MessageContext], into: dict[str, Outbox], task: SinksOf
 ) -> dict[int, SinkBox]:
     """Creates a box for each sink in the streams of ``sources``, and adds the boxes to ``into``.
 
-    ``processor`` and ``partitions`` are those of the task that starts. Returns the boxes by the ``id`` of their nodes.
+    Replaces, in the task's stores, those of staging sinks. Returns the boxes by the ``id`` of their nodes.
 
     Raises:
         SinkFailed: A sink can't start.
@@ -227,13 +272,27 @@ def sinks_of(
     found, boxes = dict[int, SinkBox](), dict[str, SinkBox]()
     for node in steps_of(sources):
         if isinstance(node.function, Sunk):
-            node.function.start()
             if node.outbox not in boxes:
-                with _reported(node.function.sink, "assigned"):
-                    node.function.sink.assigned(processor, partitions)
-            found[id(node)] = boxes.setdefault(node.outbox, SinkBox(node.function, place))
+                boxes[node.outbox] = _box_of(node.function, place, task)
+            found[id(node)] = boxes[node.outbox]
     into.update(boxes)
     return found
+
+
+def _box_of(step: Sunk, place: Callable[[], MessageContext], task: SinksOf) -> SinkBox:
+    if not task.starts:
+        return SinkBox(step, place, None)
+    step.start()
+    with _reported(step.sink, "assigned"):
+        step.sink.assigned(task.processor, task.partitions)
+    if not isinstance(step.sink, StagingSink) or step.store not in task.states:
+        return SinkBox(step, place, None)
+    task.states[step.store] = store = DeclaredState(task.states[step.store], None)
+    staged = StagedResults(
+        step.sink, SinkTask(task.processor, step.sink.name, task.partitions[0].number), store, task.clock
+    )
+    staged.load()
+    return SinkBox(step, place, staged)
 
 
 def close_sinks(sources: Iterable[Node]) -> None:
@@ -241,6 +300,30 @@ def close_sinks(sources: Iterable[Node]) -> None:
     for node in steps_of(sources):
         if isinstance(node.function, Sunk):
             node.function.close()
+
+
+def staged_of(boxes: Iterable[Outbox]) -> list[StagedResults]:
+    """Returns the lists of what sinks have staged for a task."""
+    return [box.staged for box in boxes if isinstance(box, SinkBox) and box.staged is not None]
+
+
+def publish(boxes: Iterable[Outbox], clock: Clock) -> None:
+    """Publishes what sinks have staged and what is committed. If a system does not answer, a later call does it.
+
+    Raises:
+        SinkFailed: A sink raised an error. Its list is committed, so the next start publishes it.
+    """
+    for box in boxes:
+        if isinstance(box, SinkBox) and box.staged is not None and box.staged.pending:
+            step = box.step
+            if step.ready_at > clock.monotonic():
+                continue
+            try:
+                with _reported(step.sink, "publish"):
+                    box.staged.publish()
+            except SinkBackpressureError as pressed:
+                step.ready_at = clock.monotonic() + max(pressed.retry_after, 0.01)
+                _log.warning("a sink can't publish what is committed; it is tried again", sink=step.name)
 
 
 def waiting_bytes(boxes: Iterable[Outbox]) -> int:
@@ -288,6 +371,7 @@ def _delivered(boxes: list[SinkBox], clock: Clock, wait: Callable[[float], None]
                 handed = True
             with _reported(step.sink, "flush"):
                 step.sink.flush()
+            _keep_staged(step.sink, boxes)
         except SinkBackpressureError as pressed:
             step.ready_at = clock.monotonic() + max(pressed.retry_after, 0.01)
         except SinkRowsRefused as refusal:

@@ -29,6 +29,7 @@ import msgspec
 
 from holdfast.infra.kafka.records import NotedOffset, Partition
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, Commands, with_command
+from holdfast.processors.engine.dataframe.sinks import staged_of
 from holdfast.processors.engine.runtime.ports import GroupMember, TransactionProducer
 from holdfast.processors.engine.runtime.task.arrivals import Counts
 from holdfast.processors.engine.runtime.task.noted_time import note_of
@@ -228,7 +229,7 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
         task.committed_as(part.inputs)
         if part.arrivals is not None:
             task.arrivals.committed(part.arrivals)
-        for each in task.keepers:
+        for each in (*task.keepers, *staged_of(task.outboxes.values())):
             each.committed()
 
 

@@ -33,7 +33,7 @@ from holdfast.infra.kafka.errors import (
     TransactionAborted,
 )
 from holdfast.infra.kafka.records import Member, Partition, worker_of
-from holdfast.processors.engine.dataframe.sinks import deliver
+from holdfast.processors.engine.dataframe.sinks import deliver, publish
 from holdfast.processors.engine.runtime import commit as commits
 from holdfast.processors.engine.runtime.latency import LatencyHistogram
 from holdfast.processors.engine.runtime.options import RuntimeOptions
@@ -269,7 +269,9 @@ class Committer:
         if not deliver(boxes, self._clock, self._rest):
             self._end_open()
             return Outcome.DROPPED
-        return self._carry_out(pending, member, self._resolve)
+        outcome = self._carry_out(pending, member, self._resolve)
+        publish(boxes, self._clock)
+        return outcome
 
     def _rest(self, seconds: float) -> None:
         self.on_wait(None)
@@ -292,8 +294,7 @@ class Committer:
     ) -> Outcome:
         self._assignment.check_folder()
         started = self._clock.monotonic()
-        # Read before the commit: if the process freezes during the commit, the state is complete only up to this time.
-        complete_at = self._clock.time()
+        complete_at = self._clock.time()  # read before the commit, during which the process may freeze
         try:
             self._send_commit(pending, member)
         except MembershipLost as lost:
@@ -319,8 +320,7 @@ class Committer:
     def _send_commit(self, pending: commits.Commit, member: GroupMember) -> None:
         if not self._options.exactly_once:
             assert self._outputs is not None
-            # outputs are flushed before the changelogs, so that a commit loses no outputs
-            self._outputs.flush(commits.FLUSH_TIMEOUT_S)
+            self._outputs.flush(commits.FLUSH_TIMEOUT_S)  # before the changelogs, so that a commit loses no outputs
         if not self._transactional:
             commits.commit_offsets(pending, member)
             return

@@ -36,7 +36,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.masking import masked
-from holdfast.processors.engine.dataframe.sinks import ready_at
+from holdfast.processors.engine.dataframe.sinks import publish, ready_at
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reading.empty_ranges import EmptyRanges
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
@@ -190,6 +190,7 @@ class SinkPauses:
         """
         now, self._until = self._clock.monotonic(), 0.0
         for task in running(tasks):
+            publish(task.outboxes.values(), self._clock)
             until = ready_at(task.outboxes.values())
             rests = until > now
             self._until = max(self._until, until) if rests else self._until

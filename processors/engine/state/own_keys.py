@@ -27,6 +27,8 @@ SCHEDULES = f"{RESERVED}schedules/"
 #: Prefix of the state keys of sources. ``SOURCES`` + name: the progress of one source, from which the source continues
 #: after a restart.
 SOURCES = f"{RESERVED}sources/"
+#: Prefix of the state keys of sinks. ``SINKS`` + name: the list of what one sink has staged and may not have published.
+SINKS = f"{RESERVED}sinks/"
 
 
 def index_key(kind: str, time_ms: int | None = None, message_key: bytes = b"", name: str = "") -> str:

@@ -57,6 +57,10 @@ class Outbox:
         """Removes all records."""
         self.keep(0)
 
+    def drop(self) -> None:
+        """Removes all records, because their transaction was aborted."""
+        self.clear()
+
 
 class Outboxes(dict[str, Outbox]):
     """The outboxes of a task, by topic. A missing outbox is created when it is first used."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.processors.engine.state.own_keys import ENDS, NEWEST, SCHEDULES, SOURCES, TIMERS
+from holdfast.processors.engine.state.own_keys import ENDS, NEWEST, SCHEDULES, SINKS, SOURCES, TIMERS
 from holdfast.processors.engine.state.time.stream_time import shown
 from holdfast.processors.engine.state.time.time_records import CLOCKS_OF_STORES, owner_of, session_of_value
 from holdfast.processors.engine.state.time.window_keys import HELD, KEY_TIME, is_session, open_window_of, window_of
@@ -87,6 +87,8 @@ def record_in_words(store: StoreSpec, state_key: str, value: Any) -> str:
         return f"schedule {state_key.removeprefix(SCHEDULES)}: done up to {shown(value['upto'])}"
     if state_key.startswith(SOURCES):
         return f"source {state_key.removeprefix(SOURCES)}: {value['sent']:,} messages sent"
+    if state_key.startswith(SINKS):
+        return f"sink {state_key.removeprefix(SINKS)}: {len(value['staged']):,} commits in the list"
     if state_key.startswith(ENDS):
         return f"end of {state_key.removeprefix(ENDS)}: {shown(value[0])}"
     if state_key == NEWEST:

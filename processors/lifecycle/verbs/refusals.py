@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Collection, Sequence
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.topology import CALLS, SCHEDULES, SOURCE, SourceLog, Topology
+from holdfast.processors.engine.topology import CALLS, SCHEDULES, SINK, SOURCE, SourceLog, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts.facts import Facts, ReleaseFacts
 from holdfast.processors.lifecycle.plans.plan import Refused
@@ -175,12 +175,13 @@ def _topics_of_rows(topology: Topology, groups: Sequence[str]) -> list[str]:
 
 
 def of_own_store(topology: Topology, store: str) -> Refused | None:
-    """Refuses to build a store of schedules, a source or calls from messages or rows; no topic has its content."""
+    """Refuses to build a store of schedules, a source, a sink or calls from messages or rows: no topic has its content."""
     kind = next((each.kind for each in topology.stores if each.name == store), None)
     why = {
         SCHEDULES: "has the slots of schedules. The clock fires them",
         SOURCE: "has the state of a source. The source sets it",
         CALLS: "has answers of calls. Another system gives them",
+        SINK: "has the list of what a sink has staged. The sink makes it",
     }
     if kind not in why:
         return None

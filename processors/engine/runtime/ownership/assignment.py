@@ -466,7 +466,7 @@ class Assignment:
             task.store.forget_aside()
         began = {topic: resume.get(topic, self._starts[Partition(topic, task.partition)]) for topic in task.inputs}
         task.restored_by(restore.records, self._cluster.clock.monotonic() - restore.started_at, begun_empty)
-        groups = Groups(self.options.groupings, self._cluster.clock.monotonic)
+        groups = Groups(self.options.groupings, self._cluster.clock.monotonic, self.options.start.shadow)
         task.start(frames, committed, began, groups)
         then = self._noted.pop(task.name, None)
         if task.time is not None and then is not None and then.time is not None and began == committed:

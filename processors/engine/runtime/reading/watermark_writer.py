@@ -76,10 +76,14 @@ class Grouping:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """All repartition topics of a processor, by name, and a clock that returns monotonic seconds."""
+    """All repartition topics of a processor, by name, and a clock that returns monotonic seconds.
+
+    ``shadow`` is True in a second run that only rebuilds a store, and sends nothing.
+    """
 
     topics: Mapping[str, Grouping]
     monotonic: Callable[[], float] = time.monotonic
+    shadow: bool = False
 
 
 def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, Grouping]:

@@ -30,7 +30,7 @@ from holdfast.processors.engine.dataframe.groups import processor_of
 from holdfast.processors.engine.dataframe.message_context import place_of, processing
 from holdfast.processors.engine.dataframe.plain_loop import Run as Steps
 from holdfast.processors.engine.dataframe.plain_loop import RunFunction, Timing
-from holdfast.processors.engine.dataframe.sinks import sinks_of, waiting_bytes
+from holdfast.processors.engine.dataframe.sinks import SinksOf, sinks_of, waiting_bytes
 from holdfast.processors.engine.formats.serialization import Deserializer
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
@@ -156,9 +156,11 @@ class Task(TaskFacts):
         def compiled(node: Node, timing: Timing) -> Steps:
             return compile_run(node, self.states, self.outboxes, *limits, timing)
 
-        place, mine = self.failures.last_message, [Partition(topic, self.partition) for topic in self.inputs]
-        roots = [each.source for each in own]
-        bound: dict[int, Any] = {**sinks_of(roots, place, self.outboxes, processor_of(own[0]), mine)}
+        mine = [Partition(topic, self.partition) for topic in self.inputs]
+        of = SinksOf(processor_of(own[0]), mine, self.states, self._times.clock, starts=not groups.shadow)
+        bound: dict[int, Any] = {
+            **sinks_of([each.source for each in own], self.failures.last_message, self.outboxes, of)
+        }
         bound |= {at: one.on_message for at, one in processors.items()}
         sources = [each.source.bound(bound) for each in own]
         for topic, source in zip(self.inputs, sources, strict=True):
@@ -486,7 +488,7 @@ class Task(TaskFacts):
             each.restore()
         self.order.clear() if self.order is not None else None
         for box in self.outboxes.values():
-            box.clear()
+            box.drop()
         self.watermarks.clear()
         self.arrivals.restore()
         return self.back_to_committed()

@@ -16,7 +16,7 @@ from typing import Literal
 
 from holdfast.processors.engine.changelog.codec_table import CODECS
 from holdfast.processors.engine.steps.meaning import Difference, differences, how_to_keep
-from holdfast.processors.engine.topology import CALLS, KEY_VALUE, SCHEDULES, SOURCE
+from holdfast.processors.engine.topology import CALLS, KEY_VALUE, SCHEDULES, SINK, SOURCE
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts.shape import Shape, StoreShape, topology_of
 
@@ -189,7 +189,7 @@ def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verd
     if store.kind == SCHEDULES:
         said = f"Store `{store.name}` is new: {'; '.join(store.columns)}. The first slots are those after the deploy."
         return Verdict("new", store.name, said, changelog=store.changelog)
-    if store.kind == SOURCE:
+    if store.kind in (SOURCE, SINK):
         said = f"Store `{store.name}` is new: {'; '.join(store.columns)}. It starts with the deploy."
         return Verdict("new", store.name, said, changelog=store.changelog)
     if store.kind == CALLS:

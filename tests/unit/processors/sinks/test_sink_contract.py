@@ -15,6 +15,7 @@ from holdfast.sinks import BatchingSink, SinkBatch, SqlSink
 from holdfast.testing import PausingSinkContract, SinkContract
 
 
+@pytest.mark.slow
 class TestSqlSink(PausingSinkContract):
     @pytest.fixture(autouse=True)
     def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,90 @@
+"""kill -9 of workers whose sinks write files: readers see each result once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.kafka.killed import Kill, Scenario
+from tests.mechanics.tiers import variants
+
+KEYS = 40
+PER_ROUND = 2_000
+
+
+class Written(Scenario):
+    """Counts messages by key, in state. Two sinks write each count: one to Parquet files, one to lines of JSON."""
+
+    head = """
+from holdfast.sinks import JsonLinesSink, ParquetSink
+
+
+def count(value, state):
+    return {"n": state.increment("n")}
+"""
+    topology = """
+        folder = os.environ.get("TEST_FOLDER", "unused")
+        counts = made.dataframe(made.topic(group + "-in")).apply(count, stateful=True, store="counts")
+        counts.sink(ParquetSink(folder + "/parquet"))
+        counts.sink(JsonLinesSink(folder + "/lines", name="lines"))
+        """
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.killed.paths.home) / "written"
+
+    def prepare(self) -> None:
+        for one in self.workers:
+            one.environment["TEST_FOLDER"] = str(self.folder)
+
+    def course(self) -> Iterator[Kill]:
+        self.killed.wait_running()
+        for turn, loses_disk in enumerate((False, True), start=1):
+            producer = Producer({"bootstrap.servers": self.stream.bootstrap, "partitioner": "murmur2_random"})
+            for number in range(PER_ROUND):
+                producer.produce(self.stream.source, b"1", f"k{number % KEYS}".encode())
+            assert producer.flush(60) == 0
+            before = len(list(self.folder.rglob("*")))
+            yield Kill(lambda b=before: len(list(self.folder.rglob("*"))) > b, "files", loses_disk=loses_disk)
+            self.wait(self.has_committed(turn * PER_ROUND), "the messages to be committed")
+
+    def rows(self, kind: str) -> Counter[tuple[str, int, int, int]]:
+        import pyarrow.parquet as pq
+
+        found: list[dict[str, Any]] = []
+        for file in (self.folder / kind).glob("*.*"):
+            if file.suffix == ".parquet":
+                found += pq.read_table(file).to_pylist()
+            elif file.suffix == ".jsonl":
+                found += [json.loads(line) for line in file.read_text().splitlines()]
+        return Counter((_text(row["_key"]), row["n"], row["_partition"], row["_offset"]) for row in found)
+
+    def truth(self) -> dict[str, Counter[Any]]:
+        return {}
+
+    def check_ended(self) -> None:
+        counts: Counter[str] = Counter()
+        wanted: Counter[tuple[str, int, int, int]] = Counter()
+        for number, records in enumerate(self.partitions()):
+            for record in records:
+                key = (record.key or b"").decode()
+                counts[key] += 1
+                wanted[key, counts[key], number, record.offset] += 1
+        for kind in ("parquet", "lines"):
+            assert self.rows(kind) == wanted
+            assert list((self.folder / kind / "_staged").rglob("*.*")) == []
+
+
+def _text(key: Any) -> str:
+    return key.decode() if isinstance(key, bytes) else key
+
+
+@pytest.mark.parametrize("workers", variants([2, 1]))
+def test_kill_9_leaves_each_result_in_the_files_once(stream: Any, worker: Callable[..., Any], workers: int) -> None:
+    Written(stream, worker, workers).live()
