@@ -16,6 +16,7 @@ from holdfast.processors.sinks.patience import Patience
 if TYPE_CHECKING:
     from holdfast.processors.sinks.files import FileSink, JsonLinesSink, ParquetSink
     from holdfast.processors.sinks.http import HttpSink
+    from holdfast.processors.sinks.iceberg import IcebergSink
     from holdfast.processors.sinks.sql import SqlSink
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "BatchingSink",
     "FileSink",
     "HttpSink",
+    "IcebergSink",
     "JsonLinesSink",
     "ParquetSink",
     "Patience",
@@ -40,6 +42,7 @@ __all__ = [
 _HOMES = {
     "FileSink": "files",
     "HttpSink": "http",
+    "IcebergSink": "iceberg",
     "JsonLinesSink": "files",
     "ParquetSink": "files",
     "SqlSink": "sql",

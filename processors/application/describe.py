@@ -24,7 +24,7 @@ from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.dataframe.calls import call_of
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.groups import Streams
-from holdfast.processors.engine.dataframe.sinks import Sunk
+from holdfast.processors.engine.dataframe.sinks import stores_of_sinks
 from holdfast.processors.engine.dataframe.store_specs import described_stores, with_meaning
 from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.joins.merge import JoinInvalid
@@ -270,9 +270,8 @@ def _stores_of_sinks(
     """
     steps: dict[str, dict[int, list[str]]] = {}
     for topic, each in nodes.items():
-        for node in each:
-            if isinstance(node.function, Sunk) and node.function.store:
-                steps.setdefault(node.function.store, {}).setdefault(id(node), []).append(topic)
+        for place, store in stores_of_sinks(each).items():
+            steps.setdefault(store, {}).setdefault(place, []).append(topic)
     for store, places in steps.items():
         name = store.removeprefix(STORE_PREFIX)
         if len(places) > 1 or store in users:

@@ -56,7 +56,7 @@ HOMES = {
         "processors/engine/serving/state/peers.py",
         "processors/sinks/http.py",
     ),
-    "pyiceberg": ("infra/warehouse",),
+    "pyiceberg": ("infra/warehouse", "processors/sinks/iceberg_table.py"),
     "pydantic_settings": ("infra/settings/settings.py", "infra/settings/project_source.py"),
     "typer": ("orchestration",),
     "rich": ("orchestration", "processors/engine/serving/live_line.py", "processors/engine/dataframe/printed_table.py"),

@@ -295,6 +295,12 @@ def _box_of(step: Sunk, place: Callable[[], MessageContext], task: SinksOf) -> S
     return SinkBox(step, place, staged)
 
 
+def stores_of_sinks(nodes: Iterable[Node]) -> dict[int, str]:
+    """Maps the ``id`` of each step with a ``StagingSink`` to the name of the store with the sink's list."""
+    steps = ((id(node), node.function) for node in nodes)
+    return {place: step.store for place, step in steps if isinstance(step, Sunk) and step.store}
+
+
 def close_sinks(sources: Iterable[Node]) -> None:
     """Closes the sinks in the streams of ``sources``. Must be called when the worker ends."""
     for node in steps_of(sources):

@@ -175,7 +175,7 @@ def _topics_of_rows(topology: Topology, groups: Sequence[str]) -> list[str]:
 
 
 def of_own_store(topology: Topology, store: str) -> Refused | None:
-    """Refuses to build a store of schedules, a source, a sink or calls from messages or rows: no topic has its content."""
+    """Refuses to build a store of schedules, a source, a sink or calls from messages: no topic has its content."""
     kind = next((each.kind for each in topology.stores if each.name == store), None)
     why = {
         SCHEDULES: "has the slots of schedules. The clock fires them",

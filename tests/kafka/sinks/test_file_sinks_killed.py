@@ -35,6 +35,8 @@ def count(value, state):
         counts.sink(JsonLinesSink(folder + "/lines", name="lines"))
         """
 
+    kinds = ("parquet", "lines")
+
     @property
     def folder(self) -> Path:
         return Path(self.killed.paths.home) / "written"
@@ -76,9 +78,35 @@ def count(value, state):
                 key = (record.key or b"").decode()
                 counts[key] += 1
                 wanted[key, counts[key], number, record.offset] += 1
-        for kind in ("parquet", "lines"):
-            assert self.rows(kind) == wanted
+        for kind in self.kinds:
+            found = self.rows(kind)
+            assert (wanted - found, found - wanted) == (Counter(), Counter())
             assert list((self.folder / kind / "_staged").rglob("*.*")) == []
+
+
+class Appended(Written):
+    """The same counts, appended to an Iceberg table."""
+
+    head = Written.head.replace("JsonLinesSink, ParquetSink", "IcebergSink")
+    topology = """
+        folder = os.environ.get("TEST_FOLDER", "/unused")
+        catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+        counts = made.dataframe(made.topic(group + "-in")).apply(count, stateful=True, store="counts")
+        counts.sink(IcebergSink("written.counts", catalog, create=True))
+        """
+    kinds = ("iceberg",)
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.folder.mkdir()
+
+    def rows(self, kind: str) -> Counter[tuple[str, int, int, int]]:
+        from pyiceberg.catalog import load_catalog
+
+        uri, place = f"sqlite:///{self.folder}/catalog.db", f"file://{self.folder}"
+        table = load_catalog("holdfast", type="sql", uri=uri, warehouse=place).load_table("written.counts")
+        found = table.scan().to_arrow().to_pylist()
+        return Counter((_text(row["_key"]), row["n"], row["_partition"], row["_offset"]) for row in found)
 
 
 def _text(key: Any) -> str:
@@ -88,3 +116,7 @@ def _text(key: Any) -> str:
 @pytest.mark.parametrize("workers", variants([2, 1]))
 def test_kill_9_leaves_each_result_in_the_files_once(stream: Any, worker: Callable[..., Any], workers: int) -> None:
     Written(stream, worker, workers).live()
+
+
+def test_kill_9_leaves_each_result_in_the_iceberg_table_once(stream: Any, worker: Callable[..., Any]) -> None:
+    Appended(stream, worker, 1).live()

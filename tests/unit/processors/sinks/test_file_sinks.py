@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -202,7 +202,7 @@ def test_a_full_disk_pauses_and_a_disk_without_rights_stops(tmp_path: Path) -> N
     now = [0.0]
     sink._attempts._steady_s = lambda: now[0]
 
-    def failing(error: OSError) -> Callable[[str, bytes], None]:
+    def failing(error: OSError) -> Any:
         def write(name: str, content: bytes) -> None:
             raise error
 
