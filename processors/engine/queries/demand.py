@@ -11,6 +11,8 @@ from holdfast.processors.engine.queries.errors import QueryWrong
 
 #: Seconds that a query may wait, if it does not say how long: until the task is as far as the query demands.
 WAIT_S, WAIT_MAX_S = 2.0, 30.0
+#: Maximum number of a partition, maximum seconds of ``max_age`` and ``stale_ok``, and maximum digits of a whole number.
+PARTITION_MAX, SECONDS_MAX, DIGITS_MAX = (1 << 31) - 1, 1e9, 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def parse_after(texts: Sequence[str]) -> dict[Partition, int]:
     for text in [each for given in texts for each in given.split(",") if each]:
         topic, _, rest = text.partition(":")
         number, _, offset = rest.partition(":")
-        if not (topic and number.isascii() and number.isdigit() and offset.isascii() and offset.isdigit()):
+        if not (topic and _is_whole(number) and _is_whole(offset)):
             raise QueryWrong(
                 f"`after` has {text[:100]!r}; expected <topic>:<partition>:<next offset>.",
                 action="Send, for example, after=orders:0:42, which is the position behind offset 41.",
@@ -81,3 +83,7 @@ def parse_after(texts: Sequence[str]) -> dict[Partition, int]:
         place = Partition(topic, int(number))
         found[place] = max(int(offset), found.get(place, 0))
     return found
+
+
+def _is_whole(text: str) -> bool:
+    return len(text) <= DIGITS_MAX and text.isascii() and text.isdigit()

@@ -24,6 +24,7 @@ import msgspec
 
 from holdfast.processors.engine.changelog.format import HEAD_SIZE, decode_value, key_prefix, split_key
 from holdfast.processors.engine.changelog.stored_values import json_text
+from holdfast.processors.engine.queries.errors import QueryWrong
 from holdfast.processors.engine.schema.column_values import column_value
 from holdfast.processors.engine.state.databases.message_keys import between
 from holdfast.processors.engine.state.databases.views import View
@@ -45,7 +46,10 @@ IsOver = Callable[[bytes, bytes], bool]
 
 @dataclass(slots=True)
 class Found:
-    """The entries of one message key. ``after`` is the changelog key of the next page; None if all entries are here."""
+    """The entries of one message key. ``after`` is the changelog key of the next page; None if all entries are here.
+
+    It is true if there are entries here or in a later page.
+    """
 
     state: dict[str, msgspec.Raw] = field(default_factory=dict)
     state_base64: dict[str, str] = field(default_factory=dict)
@@ -53,7 +57,7 @@ class Found:
     after: bytes | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.state or self.state_base64 or self.windows)
+        return bool(self.state or self.state_base64 or self.windows or self.after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,33 +121,52 @@ class StoreReader:
         return None if stored is None or self._is_over(key, stored) or state_key.startswith(RESERVED) else stored
 
     def entries(self, message_key: bytes, keys: StateKeys, limit: int, after: bytes = b"") -> Found:
-        """Returns entries of one message key, at most ``limit``, from the changelog key ``after`` on."""
+        """Returns entries of one message key, at most ``limit``, from the changelog key ``after`` on.
+
+        Raises:
+            QueryWrong: ``after`` belongs to another message key.
+        """
+        if keys.one is None:
+            return self._read(message_key, keys, None, limit, after)
+        found, stored = Found(), self.value(message_key, keys.one)
+        if stored is not None:
+            self._add(found, keys.one, stored)
+        return found
+
+    def windows(self, message_key: bytes, span: Span, limit: int, after: bytes = b"") -> Found:
+        """Returns the windows of one message key that overlap the span, at most ``limit``.
+
+        Open sessions come first, then the windows by their start. A read that ends at its limits may have no window
+        yet, and has ``after``. Raises the same errors as ``entries``.
+        """
+        return self._read(message_key, StateKeys(), span, limit, after)
+
+    def _read(self, message_key: bytes, keys: StateKeys, span: Span | None, limit: int, after: bytes) -> Found:
         found, head = Found(), key_prefix(message_key)
-        if keys.one is not None:
-            stored = self.value(message_key, keys.one)
-            if stored is not None:
-                self._add(found, keys.one, stored)
-            return found
+        if after and not after.startswith(head):
+            raise QueryWrong(
+                "`page` belongs to a page of another key.",
+                action="Send `next` of the last answer about this key, or leave `page` out.",
+            )
         first, end = keys.bounds()
-        size = looked = 0
+        taken = looked = size = 0
         for key, stored in self._view.items(self._spec.name, max(head + first, after)):
             if not key.startswith(head) or (end is not None and key[len(head) :] >= end):
                 break
-            if len(found.state) + len(found.state_base64) + len(found.windows) >= limit or (
-                looked >= ENTRIES_MAX or size > BYTES_MAX
-            ):
+            state_key = key[len(head) :].decode()
+            is_taken = self._is_shown(state_key) and not self._is_over(key, stored)
+            if is_taken and span is not None:
+                window = self._window(state_key, stored)
+                is_taken = window is not None and span.meets(*window)
+            # A page ends before an entry that is there. So no page is empty only because its first entries have ended.
+            if looked >= ENTRIES_MAX or size > BYTES_MAX or (is_taken and taken >= limit):
                 found.after = key
                 break
-            looked, state_key = looked + 1, key[len(head) :].decode()
-            if self._is_shown(state_key) and not self._is_over(key, stored):
+            looked += 1
+            if is_taken:
+                taken, size = taken + 1, size + len(key) + len(stored)
                 self._add(found, state_key, stored)
-                size += len(key) + len(stored)
         return found
-
-    def windows(self, message_key: bytes, span: Span, limit: int) -> list[dict[str, Any]]:
-        """Returns the windows of one message key that overlap the span, oldest first, at most ``limit``."""
-        found = self.entries(message_key, StateKeys(), ENTRIES_MAX)
-        return [each for each in found.windows if span.meets(each["start"], each["end"])][:limit]
 
     def message_keys(self, keys: MessageKeys, limit: int, after: bytes = b"") -> Page:
         """Returns message keys with their entries, at most ``limit`` keys, from the changelog key ``after`` on.
@@ -174,7 +197,7 @@ class StoreReader:
         if text is None:
             found.state_base64[state_key] = base64.b64encode(stored[HEAD_SIZE:]).decode()
             return
-        window = session_of(state_key, stored) or window_of(state_key) if self._spec.has_windows else None
+        window = self._window(state_key, stored) if self._spec.has_windows else None
         if window is None:
             found.state[state_key] = msgspec.Raw(text)
             return
@@ -182,6 +205,10 @@ class StoreReader:
         if self._columns:
             value = {each.name: column_value(each, state_key, value) for each in self._columns if each.key_part is None}
         found.windows.append({"start": window[0], "end": window[1], "value": value})
+
+    @staticmethod
+    def _window(state_key: str, stored: bytes) -> tuple[int, int] | None:
+        return session_of(state_key, stored) or window_of(state_key)
 
     def _is_shown(self, state_key: str) -> bool:
         if state_key.startswith(RESERVED):

@@ -20,7 +20,7 @@ from typing import Any
 
 from holdfast.processors.engine.formats.serialization import DeserializerChoice
 from holdfast.processors.engine.joins.table_rows import ROW
-from holdfast.processors.engine.queries.demand import Demand, Position
+from holdfast.processors.engine.queries.demand import DIGITS_MAX, Demand, Position
 from holdfast.processors.engine.queries.entries import (
     Found,
     MessageKeys,
@@ -91,9 +91,12 @@ class ScanQuery:
 
 @dataclass(frozen=True, slots=True)
 class RawValue:
-    """The stored bytes of one value, its content type, and where it stands."""
+    """The stored bytes of one value, its content type, and where it stands.
 
-    payload: bytes
+    ``payload`` is None if the partition does not have the value.
+    """
+
+    payload: bytes | None
     content_type: str
     position: Position
 
@@ -196,7 +199,7 @@ class StateService:
             with opened(self._held, query.store, partition, demand) as read:
                 reader = StoreReader(read.view, spec)
                 if query.span is not None:
-                    found = Found(windows=reader.windows(key, query.span, query.limit))
+                    found = reader.windows(key, query.span, query.limit, query.after)
                 else:
                     found = reader.entries(key, query.keys, query.limit, query.after)
                 return {
@@ -211,8 +214,8 @@ class StateService:
         except Elsewhere:
             raise NotHere(sub.name, partition) from None
 
-    def raw(self, query: KeyQuery, key: bytes, partition: int, demand: Demand) -> RawValue | None:
-        """Returns the stored bytes of one state key; None if the partition does not have it.
+    def raw(self, query: KeyQuery, key: bytes, partition: int, demand: Demand) -> RawValue:
+        """Returns the stored bytes of one state key.
 
         Raises the same errors as ``key``.
         """
@@ -225,7 +228,8 @@ class StateService:
         try:
             with opened(self._held, query.store, partition, demand) as read:
                 stored = StoreReader(read.view, spec).value(key, query.keys.one)
-                return None if stored is None else RawValue(*raw_value(stored), read.position)
+                payload, content_type = (None, "") if stored is None else raw_value(stored)
+                return RawValue(payload, content_type, read.position)
         except Elsewhere:
             raise NotHere(sub.name, partition) from None
 
@@ -287,7 +291,31 @@ def page_key(text: str) -> bytes:
     try:
         return base64.b64decode(text, altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as failure:
-        raise QueryWrong(
-            f"`page` is {text[:80]!r}, which no answer had as its `next`.",
-            action="Send `next` of the last answer unchanged, or leave `page` out.",
-        ) from failure
+        raise _no_page(text) from failure
+
+
+def page_of_keys(text: str, only: int | None = None) -> tuple[int, bytes]:
+    """Decodes ``next`` of a page of keys: the partition, and the changelog key at which the next page begins.
+
+    Args:
+        only: The partition of the query; None if the query has none.
+
+    Raises:
+        QueryWrong: No answer to this query had this text as its ``next``.
+    """
+    number, dot, after = text.partition(".")
+    if not text:
+        return 0, b""
+    if not (dot and number.isascii() and number.isdigit() and len(number) <= DIGITS_MAX):
+        raise _no_page(text)
+    if only is not None and int(number) != only:
+        raise _no_page(text)
+    return int(number), page_key(after)
+
+
+def _no_page(text: str) -> QueryWrong:
+    return QueryWrong(
+        f"`page` is {text[:80]!r}, which no answer to this query had as its `next`.",
+        action="Send `next` of the last answer unchanged, or leave `page` out.",
+        seen=text[:80],
+    )

@@ -3,14 +3,15 @@
     GET /stores                                the stores, their kinds and partitions
     GET /stores/{store}/keys/{key}             one key: ?state_key= &prefix= &start= &end= &limit= &page= &raw=true
     GET /stores/{store}/keys                   many keys: ?key=a&key=b, or a page: &prefix= &start= &end= &partition=
-    GET /stores/{store}/windows/{key}          windows of one key: ?from= &to= (milliseconds since 1970)
+    GET /stores/{store}/windows/{key}          windows of one key: ?from= &to= (milliseconds since 1970) &limit= &page=
     GET /stores/{store}/count                  an estimate of the records
     GET /tables/{table}/{key}                  the row of a table
     GET /global-tables/{topic}/{key}           the row of a global table
     GET /openapi.json                          this list as an OpenAPI document
 
-All routes of state also take ``encoding=base64`` (keys), ``after``, ``max_age``, ``stale_ok``, ``wait`` and
-``redirect=true``. ``queries.demand`` explains them.
+Routes of keys, windows and tables also take ``encoding=base64`` (keys), ``partition``, ``after``, ``max_age``,
+``stale_ok``, ``wait`` and ``redirect=true``. ``queries.demand`` explains them. A parameter that a route does not take is
+refused.
 
     status   meaning
     200      the answer, with its position
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -38,10 +39,19 @@ import msgspec
 from holdfast.infra.clock import Clock
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.joins.table_rows import ROW
-from holdfast.processors.engine.queries.demand import WAIT_MAX_S, WAIT_S, Demand, parse_after
+from holdfast.processors.engine.queries.demand import (
+    DIGITS_MAX,
+    PARTITION_MAX,
+    SECONDS_MAX,
+    WAIT_MAX_S,
+    WAIT_S,
+    Demand,
+    parse_after,
+)
 from holdfast.processors.engine.queries.entries import MessageKeys, StateKeys
 from holdfast.processors.engine.queries.errors import QueryWrong, StateAway, StoreUnknown
 from holdfast.processors.engine.queries.service import (
+    ALL_STATE_KEYS,
     KEYS_MAX,
     LIMIT,
     LIMIT_MAX,
@@ -51,16 +61,16 @@ from holdfast.processors.engine.queries.service import (
     ScanQuery,
     StateService,
     page_key,
+    page_of_keys,
 )
 from holdfast.processors.engine.serving.guard import Guard
 from holdfast.processors.engine.serving.requests import Answer, Head, Later
-from holdfast.processors.engine.serving.state.openapi import DOCUMENT
+from holdfast.processors.engine.serving.state.openapi import DOCUMENT, OPENAPI, parameters_of
 from holdfast.processors.engine.serving.state.peers import MISDIRECTED, Peer, Peers
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
 from holdfast.processors.engine.state.time.time_records import Span
 
 _PAGES = ("/stores", "/tables/", "/global-tables/")
-OPENAPI = "/openapi.json"
 _encode = msgspec.json.encode
 
 #: A function that returns whether a global table has a row of a key, and the row.
@@ -108,8 +118,8 @@ class StateRoutes:
         until = self._clock.monotonic()
         try:
             parts = [unquote(part, errors="strict") for part in head.page.split("/")[1:]]
-            params = parse_qs(head.query, True, True, max_num_fields=200) if head.query else _NO_PARAMS
-            demand = demand_of(params)
+            params = parse_qs(head.query, True, True, errors="strict", max_num_fields=200) if head.query else _NO_PARAMS
+            demand, redirects = demand_of(params), _flag(params, "redirect")
             until += demand.wait_s
         except (UnicodeDecodeError, ValueError) as failure:
             return _error(400, f"The path or the query can't be decoded: {failure}.")
@@ -119,7 +129,7 @@ class StateRoutes:
             return Answer(200, DOCUMENT)
         if not self._guard.admits_state(parts[1] if len(parts) > 1 else "", head.authorization):
             return _error(401, "the token is missing or wrong: send a token of state as Authorization: Bearer")
-        return self._attempt(_Request(head, parts, params, demand), until, blocking=blocking)
+        return self._attempt(_Request(head, parts, params, demand, redirects), until, blocking=blocking)
 
     def _attempt(self, request: _Request, until: float, *, blocking: bool) -> Answer | Later | None:
         try:
@@ -137,6 +147,9 @@ class StateRoutes:
         return self._attempt(request, until, blocking=False) if self._service.is_ready else None
 
     def _routed(self, request: _Request, *, blocking: bool) -> Answer | Later:
+        takes = parameters_of(request.parts)
+        if takes is not None and not takes.issuperset(request.params):
+            raise _not_taken(next(name for name in request.params if name not in takes), takes)
         match request.parts:
             case ["stores"]:
                 return Answer(200, {"stores": self._service.stores()})
@@ -147,44 +160,49 @@ class StateRoutes:
             case ["stores", store, "keys"]:
                 return self._scan(request, store, blocking=blocking)
             case ["stores", store, "windows", key]:
-                span = Span(_milliseconds(request.params, "from", 0), _milliseconds(request.params, "to"))
-                return self._key(request, replace(self._query(request, store, key), span=span), blocking=blocking)
+                return self._key(request, self._query(request, store, key, span=_span(request)), blocking=blocking)
             case ["stores", store, "count"]:
                 return Answer(200, self._service.count(store))
             case ["tables", table, key]:
-                query = replace(self._query(request, table, key), keys=StateKeys(one=ROW))
-                return self._key(request, query, blocking=blocking)
+                return self._key(request, self._query(request, table, key, StateKeys(one=ROW)), blocking=blocking)
             case ["global-tables", topic, key]:
                 return self._global(request, topic, key)
             case _:
                 return _error(404, f"no such route; {OPENAPI} has the routes")
 
-    def _query(self, request: _Request, store: str, key: str) -> KeyQuery:
+    def _query(
+        self, request: _Request, store: str, key: str, keys: StateKeys | None = None, span: Span | None = None
+    ) -> KeyQuery:
+        """Returns the query about one key. Without ``keys`` and ``span``, the parameters select state keys."""
         params = request.params
-        keys = StateKeys(_text(params, "state_key"), _text(params, "prefix") or "", _text(params, "start") or "")
-        return KeyQuery(
+        made = KeyQuery(
             store,
             key,
             is_base64=_is_base64(params),
-            keys=replace(keys, end=_text(params, "end")),
-            limit=_whole(params, "limit", LIMIT, least=1, most=LIMIT_MAX),
-            after=page_key(_text(params, "page") or ""),
-            partition=_whole(params, "partition", None, least=0, most=1 << 31),
+            keys=keys or (_state_keys(params) if span is None else ALL_STATE_KEYS),
+            span=span,
+            partition=_whole(params, "partition", None, least=0, most=PARTITION_MAX),
         )
+        if keys is not None:
+            return made
+        limit = _whole(params, "limit", LIMIT, least=1, most=LIMIT_MAX)
+        return replace(made, limit=limit, after=page_key(_text(params, "page") or ""))
 
     def _key(self, request: _Request, query: KeyQuery, *, blocking: bool) -> Answer | Later:
+        is_raw = query.span is None and _flag(request.params, "raw")
         key, places = self._service.candidates(query)
         read: list[Any] = []
         for partition in places:
             try:
-                if _flag(request.params, "raw"):
+                if is_raw:
                     value = self._service.raw(query, key, partition, request.demand)
-                    if value is not None:
+                    if value.payload is not None:
                         return _raw(value)
+                    read.append(value.position.as_dict())
                     continue
                 document = self._service.key(query, key, partition, request.demand)
             except NotHere as elsewhere:
-                answer = self._elsewhere(request, elsewhere, blocking=blocking)
+                answer = self._elsewhere(request, elsewhere, blocking=blocking, is_sure=len(places) == 1)
                 if answer.code != 404 or len(places) == 1 or request.head.is_forwarded:
                     return answer
                 document = msgspec.json.decode(bytes(answer.body) if isinstance(answer.body, bytes) else b"{}")
@@ -209,7 +227,9 @@ class StateRoutes:
             )
         rows = []
         for key in keys:
-            one = replace(request, params={name: each for name, each in request.params.items() if name != "key"})
+            # One answer has all keys, so no single key is redirected.
+            left = {name: each for name, each in request.params.items() if name not in ("key", "redirect")}
+            one = replace(request, params=left, redirects=False)
             one = replace(one, target=f"/stores/{quote(store, safe='')}/keys/{quote(key, safe='')}")
             answer = self._key(one, self._query(one, store, key), blocking=blocking)
             if not isinstance(answer, Answer) or answer.code not in (200, 404):
@@ -221,16 +241,17 @@ class StateRoutes:
         """One page of keys. ``next`` of the answer leads through this partition, and then to the next partition."""
         if not blocking:
             raise _Blocks  # a page may need many reads, and the thread of the connections must not wait for them
-        params, form = request.params, partial(self._low_high, store)
-        page = _text(params, "page") or ""
-        number, _, after = page.partition(".")
-        only = _whole(params, "partition", None, least=0, most=1 << 31)
-        if page and not (number.isascii() and number.isdigit()):
-            page_key("?")
-        partition = only if only is not None else int(number or 0)
+        params = request.params
+        if "state_key" in params:
+            raise QueryWrong(
+                "`state_key` is about the keys of the query, and the query has no `key`.",
+                action="Add the keys, for example key=a&key=b, or leave `state_key` out.",
+            )
+        only = _whole(params, "partition", None, least=0, most=PARTITION_MAX)
+        first, after = page_of_keys(_text(params, "page") or "", only)
+        partition = first if only is None else only
         limit = _whole(params, "limit", LIMIT, least=1, most=LIMIT_MAX)
-        assert limit is not None
-        query = ScanQuery(store, partition, form(params), limit, page_key(after))
+        query = ScanQuery(store, partition, self._low_high(store, params), limit, after)
         try:
             document = self._service.scan(query, request.demand)
         except NotHere as elsewhere:
@@ -263,8 +284,13 @@ class StateRoutes:
 
     # -- other workers ---------------------------------------------------------------------------------------------
 
-    def _elsewhere(self, request: _Request, elsewhere: NotHere, *, blocking: bool) -> Answer:
-        """Answers with the help of the task's owner: forwards the query, or redirects the client to the owner."""
+    def _elsewhere(self, request: _Request, elsewhere: NotHere, *, blocking: bool, is_sure: bool = True) -> Answer:
+        """Answers with the help of the task's owner: forwards the query, or redirects the client to the owner.
+
+        Args:
+            is_sure: Whether no other partition can have the key. Otherwise, the client is redirected only to a worker
+                that has the key, because that worker looks into one partition.
+        """
         if request.head.is_forwarded:
             return _error(MISDIRECTED, f"this worker does not have task {elsewhere}")
         if self._peers is None:
@@ -272,8 +298,8 @@ class StateRoutes:
         if not blocking:
             raise _Blocks
         peer = self._peers.owner_of(elsewhere.subtopology, elsewhere.partition)
-        if _flag(request.params, "redirect"):
-            return Answer(307, {"owner": peer.url}, headers={"Location": peer.url + request.forwarded(elsewhere)})
+        if request.redirects and is_sure:
+            return _redirect(peer, request, elsewhere)
         asked_at = self._clock.monotonic()
         answer = self._ask(peer, request, elsewhere)
         if answer.code == MISDIRECTED:
@@ -281,7 +307,7 @@ class StateRoutes:
             answer = self._ask(peer, request, elsewhere)
         if answer.code == MISDIRECTED:
             raise StateAway(f"Task {elsewhere} is moving between workers.", task=str(elsewhere))
-        return answer
+        return _redirect(peer, request, elsewhere) if request.redirects and answer.code == 200 else answer
 
     def _ask(self, peer: Peer, request: _Request, elsewhere: NotHere) -> Answer:
         assert self._peers is not None
@@ -296,6 +322,8 @@ class _Request:
     parts: list[str]
     params: Params
     demand: Demand
+    #: Whether the client wants to be redirected to the owner.
+    redirects: bool = False
     #: The path of a query about one of several keys.
     target: str = ""
 
@@ -333,9 +361,31 @@ def _error(code: int, why: str, *, retry_after_s: float | None = None) -> Answer
     return Answer(code, {"error": why}, headers=headers)
 
 
+def _redirect(peer: Peer, request: _Request, elsewhere: NotHere) -> Answer:
+    return Answer(307, {"owner": peer.url}, headers={"Location": peer.url + request.forwarded(elsewhere)})
+
+
 def _raw(value: RawValue) -> Answer:
     position = _encode(value.position.as_dict()).decode()
-    return Answer(200, value.payload, value.content_type, {"Holdfast-Position": position})
+    return Answer(200, value.payload or b"", value.content_type, {"Holdfast-Position": position})
+
+
+def _not_taken(name: str, takes: Collection[str]) -> QueryWrong:
+    known = ", ".join(sorted(takes)) or "none"
+    return QueryWrong(
+        f"This route has no parameter {name[:40]!r}; its parameters are {known}.",
+        action="Leave it out, or send one of these.",
+        seen=name[:40],
+    )
+
+
+def _span(request: _Request) -> Span:
+    return Span(_milliseconds(request.params, "from", 0), _milliseconds(request.params, "to"))
+
+
+def _state_keys(params: Params) -> StateKeys:
+    prefix, start = _text(params, "prefix") or "", _text(params, "start") or ""
+    return StateKeys(_text(params, "state_key"), prefix, start, _text(params, "end"))
 
 
 def _text(params: Params, name: str) -> str | None:
@@ -363,7 +413,7 @@ def _whole(params: Params, name: str, default: Any, *, least: int, most: int) ->
     text = _text(params, name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= most):
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX and least <= int(text) <= most):
         raise QueryWrong(
             f"`{name}` is {text[:40]!r}; expected a number from {least} to {most}.",
             action=f"Send `{name}` in this range, and read further entries with `page`.",
@@ -373,7 +423,7 @@ def _whole(params: Params, name: str, default: Any, *, least: int, most: int) ->
     return int(text)
 
 
-def _seconds(params: Params, name: str, default: float | None, *, most: float = 1e9) -> float | None:
+def _seconds(params: Params, name: str, default: float | None, *, most: float = SECONDS_MAX) -> float | None:
     text = _text(params, name)
     if text is None:
         return default
