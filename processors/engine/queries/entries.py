@@ -149,8 +149,8 @@ class StoreReader:
                 action="Send `next` of the last answer about this key, or leave `page` out.",
             )
         first, end = keys.bounds()
-        taken = looked = size = 0
-        for key, stored in self._view.items(self._spec.name, max(head + first, after)):
+        taken = size = 0
+        for looked, (key, stored) in enumerate(self._view.items(self._spec.name, max(head + first, after))):
             if not key.startswith(head) or (end is not None and key[len(head) :] >= end):
                 break
             state_key = key[len(head) :].decode()
@@ -162,7 +162,6 @@ class StoreReader:
             if looked >= ENTRIES_MAX or size > BYTES_MAX or (is_taken and taken >= limit):
                 found.after = key
                 break
-            looked += 1
             if is_taken:
                 taken, size = taken + 1, size + len(key) + len(stored)
                 self._add(found, state_key, stored)

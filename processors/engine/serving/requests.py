@@ -31,6 +31,8 @@ REQUEST_BYTES_MAX = 16_384
 BODY_BYTES_MAX = 4_096
 #: The header of a request that a worker has forwarded for a client.
 FORWARDED = "Holdfast-Forwarded"
+#: The header ``Server`` of each answer. A worker knows by it that another worker has answered.
+SERVER = "holdfast"
 #: HTTP methods that only read.
 READS = ("GET", "HEAD")
 
@@ -229,7 +231,7 @@ def written(answer: Answer, *, with_body: bool = True, keeps: bool = False) -> b
     body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
     lines = [
         f"HTTP/1.{int(keeps)} {answer.code} {HTTPStatus(answer.code).phrase}",
-        "Server: holdfast",
+        f"Server: {SERVER}",
         f"Date: {_date(int(time()))}",
         f"Content-Type: {answer.content_type}",
         f"Content-Length: {len(body)}",

@@ -192,6 +192,13 @@ def _json(description: str, *schemas: str) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
+_RETRY_AFTER = {
+    "Retry-After": {
+        "required": True,
+        "schema": {"type": "integer", "minimum": 1},
+        "description": "Seconds after which the query may succeed.",
+    }
+}
 _RESPONSES: Mapping[str, Any] = {
     "Redirect": {
         **_json("Another worker has the state, and the query says `redirect=true`.", "Owner"),
@@ -205,18 +212,14 @@ _RESPONSES: Mapping[str, Any] = {
     "Misdirected": _json("A worker has forwarded the query to one that does not have the task.", "Error"),
     "Away": {
         **_json("No worker can answer now: the reason is in `error`. It never means that a key is not there.", "Error"),
-        "headers": {
-            "Retry-After": {
-                "required": True,
-                "schema": {"type": "integer", "minimum": 1},
-                "description": "Seconds after which the query may succeed.",
-            }
-        },
+        "headers": _RETRY_AFTER,
     },
+    "TooMany": {**_json("The worker got more queries than its limit allows.", "Error"), "headers": _RETRY_AFTER},
 }
 _ERRORS = {
     "400": _ref("responses", "Wrong"),
     "401": _ref("responses", "Unauthorized"),
+    "429": _ref("responses", "TooMany"),
     "503": _ref("responses", "Away"),
 }
 _OF_TASKS = {

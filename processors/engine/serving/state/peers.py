@@ -21,7 +21,7 @@ from holdfast.infra.kafka.records import ADDRESS, Partition, worker_of
 from holdfast.processors.engine.queries.errors import StateAway
 from holdfast.processors.engine.runtime.ports import Cluster
 from holdfast.processors.engine.serving.endpoint_file import read_endpoint
-from holdfast.processors.engine.serving.requests import FORWARDED, Answer
+from holdfast.processors.engine.serving.requests import FORWARDED, SERVER, Answer
 from holdfast.processors.engine.topology import Topology
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ class Peers:
             raise StateAway(
                 f"The worker that owns the task did not answer: {type(failure).__name__}.", retry_after_s=1.0
             ) from failure
+        if answer.headers.get("Server") != SERVER:  # another program has taken the address of a worker that has ended
+            raise StateAway(f"At the address of the worker that owns the task is no worker of Holdfast: {peer.url}.")
         passed = {name: answer.headers[name] for name in PASSED_HEADERS if name in answer.headers}
         return Answer(answer.status_code, answer.content, answer.headers.get("Content-Type", ""), passed)
 

@@ -10,8 +10,8 @@
     GET /openapi.json                          this list as an OpenAPI document
 
 Routes of keys, windows and tables also take ``encoding=base64`` (keys), ``partition``, ``after``, ``max_age``,
-``stale_ok``, ``wait`` and ``redirect=true``. ``queries.demand`` explains them. A parameter that a route does not take is
-refused.
+``stale_ok``, ``wait`` and ``redirect=true``. ``queries.demand`` explains them. A parameter that a route does not have
+is refused.
 
     status   meaning
     200      the answer, with its position

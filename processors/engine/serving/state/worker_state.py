@@ -17,6 +17,9 @@ from holdfast.processors.engine.serving.guard import Guard
 from holdfast.processors.engine.serving.state.peers import Peers
 from holdfast.processors.engine.serving.state.routes import StateRoutes
 
+#: Seconds after which a client asks again for a row that can't be read. Only a new message of the topic changes it.
+RETRY_UNREADABLE_S = 10.0
+
 
 class WorkerTasks:
     """Implements ``HeldTasks`` for a running worker.
@@ -49,7 +52,14 @@ class WorkerTasks:
         """
         if not self._worker.global_tables.is_loaded:
             raise StateAway("The global tables are being loaded.", waits=True)
-        return self._worker.global_tables.row(topic, key)
+        try:
+            return self._worker.global_tables.row(topic, key)
+        except Exception as failure:  # a user's deserializer may raise any error
+            raise StateAway(
+                f"The row in the global table {topic} can't be read: {type(failure).__name__}.",
+                retry_after_s=RETRY_UNREADABLE_S,
+                topic=topic,
+            ) from failure
 
 
 def state_routes(worker: Worker, slot: str, endpoints: Path, guard: Guard) -> StateRoutes:
