@@ -18,6 +18,8 @@ The names in ``__all__`` are the public API. Every other name is private and may
 - Verbs: ``open_verbs``; a request class for each verb, which is ``Adopt``, ``Backfill``, ``Clean``, ``Clear``,
   ``Compact``, ``Deploy``, ``Erase``, ``Provision``, ``PutBack``, ``Replay``, ``Reposition``, ``Restart``,
   ``Restore``, ``Rollback``, ``Scale`` or ``Stop``; and the selections of keys (``Everything``, ``Keys``, ``Prefix``).
+- Reading state from other programs: ``StateClient``, ``AsyncStateClient`` and ``StateAnswer``; their errors are
+  ``StateAway``, ``StateRefused``, ``StoreUnknown`` and ``QueryWrong``.
 - Warehouse: ``read_table`` without a JVM; ``key_at`` and ``state_at`` with Spark.
 - Dagster: ``definitions``, which you can merge with your own assets.
 - Settings: ``Settings`` and ``load_settings``.
@@ -47,6 +49,10 @@ if TYPE_CHECKING:
     from holdfast.orchestration.verbs import open_verbs
     from holdfast.processors.application.application import Application
     from holdfast.processors.application.arguments import ApplicationInvalid
+    from holdfast.processors.client.answers import StateAnswer
+    from holdfast.processors.client.async_state_client import AsyncStateClient
+    from holdfast.processors.client.errors import StateRefused
+    from holdfast.processors.client.state_client import StateClient
     from holdfast.processors.engine.aggregates.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
     from holdfast.processors.engine.changelog.format import ValueNotStorable
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
@@ -56,6 +62,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.formats.json_schema import JSONDeserializer, JSONSerializer
     from holdfast.processors.engine.formats.protobuf import ProtobufDeserializer, ProtobufSerializer
     from holdfast.processors.engine.joins.lookups import NotFound
+    from holdfast.processors.engine.queries.errors import QueryWrong, StateAway, StoreUnknown
     from holdfast.processors.engine.record_size import RecordTooLarge
     from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
     from holdfast.processors.engine.schedules.slot import Slot
@@ -95,6 +102,7 @@ __all__ = [
     "Adopt",
     "Application",
     "ApplicationInvalid",
+    "AsyncStateClient",
     "AvroDeserializer",
     "AvroSerializer",
     "Backfill",
@@ -129,6 +137,7 @@ __all__ = [
     "ProtobufSerializer",
     "Provision",
     "PutBack",
+    "QueryWrong",
     "RecordTooLarge",
     "Replay",
     "Reposition",
@@ -141,8 +150,13 @@ __all__ = [
     "Settings",
     "Slot",
     "State",
+    "StateAnswer",
+    "StateAway",
+    "StateClient",
     "StateFailed",
+    "StateRefused",
     "Stop",
+    "StoreUnknown",
     "StreamingDataFrame",
     "StreamingSeries",
     "Sum",
@@ -174,6 +188,10 @@ _NAMES = {
     "orchestration.verbs": "open_verbs",
     "processors.application.application": "Application",
     "processors.application.arguments": "ApplicationInvalid",
+    "processors.client.answers": "StateAnswer",
+    "processors.client.async_state_client": "AsyncStateClient",
+    "processors.client.errors": "StateRefused",
+    "processors.client.state_client": "StateClient",
     "processors.engine.changelog.format": "ValueNotStorable",
     "processors.engine.aggregates.aggregation": "Collect Count Last Max Mean Min Sum",
     "processors.engine.dataframe.dataframe": "StreamingDataFrame",
@@ -187,6 +205,7 @@ _NAMES = {
     "processors.engine.schedules.slot": "Slot",
     "processors.engine.steps.processing": "Context",
     "processors.engine.steps.topic": "Topic TopicConfig",
+    "processors.engine.queries.errors": "QueryWrong StateAway StoreUnknown",
     "processors.engine.record_size": "RecordTooLarge",
     "processors.engine.runtime.task.failure_policy": "ProcessingFailed",
     "processors.engine.state.errors": "StateFailed",

@@ -1,8 +1,11 @@
-"""``app.get_producer()`` and ``app.get_consumer()``: messages outside of streams, in a program's own loop."""
+"""Messages and state outside of streams, in a program's own loop.
+
+``app.get_producer()`` and ``app.get_consumer()`` write and read messages. ``app.state_client()`` reads state.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,6 +18,7 @@ from holdfast.processors.engine.steps.topic import Topic
 
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
+    from holdfast.processors.client.state_client import StateClient
     from holdfast.processors.engine.runtime.ports import Cluster, TransactionProducer
 
 #: Maximum seconds that ``flush`` waits for the brokers if the caller gives no ``timeout``.
@@ -177,6 +181,27 @@ class ApplicationClients:
         """
 
         return Producer(lambda: _connected(self.cluster(self._settings())))
+
+    def state_client(
+        self, urls: Sequence[str] | None = None, token: str | None = None, *, timeout_s: float = 10.0
+    ) -> StateClient:
+        """Returns a client that reads this processor's state from its running workers.
+
+        A function of a stream must not use it: it would wait for a worker, and the state of its own key is in
+        ``State``.
+
+        Args:
+            urls: The addresses of workers; None finds the workers of this machine.
+            token: The token of state that these workers accept; needed with ``urls``.
+            timeout_s: Maximum seconds of one query with all its retries.
+
+        Raises:
+            StateClientWrong: The arguments contradict each other.
+        """
+        # loaded here, because most programs with an application never read state from outside
+        from holdfast.processors.client.state_client import StateClient
+
+        return StateClient(self.consumer_group, urls=urls, token=token, timeout_s=timeout_s)
 
     def get_producer_on(self, cluster: Cluster) -> Producer:
         """Returns a producer as ``get_producer`` does, but for the Kafka cluster that the caller passes.

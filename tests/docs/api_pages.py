@@ -289,6 +289,26 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         'assert [spec.name for spec in app.topology().sources] == ["flights"]',
         ("Topology", "definitions"),
     ),
+    "api-state-client.md": (
+        "Python API: reading state",
+        "What reads a processor's state from other programs. [Read state from a program](../state-client.md) has the\n"
+        "rules.",
+        "from holdfast import StateAway, StateClient\n\n\n"
+        "def orders_of(client: StateClient, customer: str) -> int | None:\n"
+        "    try:\n"
+        '        return client.get("totals", customer, "orders", default=0)\n'
+        "    except StateAway:\n"
+        "        return None",
+        (
+            "StateClient",
+            "AsyncStateClient",
+            "StateAnswer",
+            "StateAway",
+            "StateRefused",
+            "StoreUnknown",
+            "QueryWrong",
+        ),
+    ),
     "api-operating.md": (
         "Python API: tables, settings, errors",
         "What a program needs that reads tables or operates processors. [The warehouse](../warehouse.md),\n"

@@ -55,6 +55,7 @@ HOMES = {
         "orchestration/host/local.py",
         "processors/engine/serving/state/peers.py",
         "processors/sinks/http.py",
+        "processors/client",
     ),
     "pyiceberg": ("infra/warehouse", "processors/sinks/iceberg_table.py"),
     "pydantic_settings": ("infra/settings/settings.py", "infra/settings/project_source.py"),

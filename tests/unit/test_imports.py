@@ -36,6 +36,12 @@ STARTS = [
     pytest.param(COMMAND.format(["--version"]), ANSWERS, id="--version"),
     pytest.param("from holdfast import Application; ", DECLARES, id="Application"),
     pytest.param("from holdfast import Application; Application().topology; ", DECLARES, id="Application()"),
+    pytest.param("from holdfast import StateClient, AsyncStateClient, StateAway; ", frozenset(), id="StateClient"),
+    pytest.param(
+        "from holdfast import StateClient; StateClient('shop', home='/nonexistent')._known.workers.read(0); ",
+        frozenset({"msgspec"}),
+        id="StateClient of this machine",
+    ),
     # the imports of a worker before it processes input, without its commands and its HTTP server
     pytest.param(
         "import holdfast.processors.__main__, holdfast.processors.engine.runtime.loop, "

@@ -51,7 +51,7 @@ def test_errors_have_one_base():
     errors = [getattr(holdfast, name) for name in holdfast.__all__]
     errors = [each for each in errors if isinstance(each, type) and issubclass(each, Exception)]
     errors.remove(holdfast.NotFound)  # `NotFound` is raised by a user's lookup function, not by Holdfast
-    assert len(errors) == 7
+    assert len(errors) == 11
     assert all(issubclass(each, holdfast.HoldfastError) for each in errors)
 
 
