@@ -23,6 +23,7 @@ ACTIONS_MAX = 3
 PARTS = {
     "Declaring and running a processor": (
         "processors/application",
+        "processors/client",
         "processors/engine",
     ),
     "Verbs, deployments and recovery": ("processors/lifecycle", "processors/proof", "orchestration/verbs"),

@@ -35,6 +35,7 @@ class World:
     #: Whether a key can be in one partition only.
     grouped: bool = True
     processor: str = "shop"
+    store: str = "counts"
 
     def put(self, key: str, state: Any, partition: int | None = None) -> None:
         at = self.candidates(key)[0] if partition is None else partition
@@ -140,16 +141,20 @@ class StateWorker:
         params = parse_qs(parts.query, keep_blank_values=True)
         match [unquote(part) for part in parts.path.split("/")[1:]]:
             case ["stores"]:
-                return 200, {}, {"stores": [{"store": "counts", "partitions": self.world.partitions, "here": []}]}
-            case ["stores", "counts", "keys", key]:
+                return (
+                    200,
+                    {},
+                    {"stores": [{"store": self.world.store, "partitions": self.world.partitions, "here": []}]},
+                )
+            case ["stores", store, "keys", key] if store == self.world.store:
                 return self._key(parts.path, params, _decoded(key, params))
-            case ["stores", "counts", "keys"] if "key" in params:
+            case ["stores", store, "keys"] if store == self.world.store and "key" in params:
                 rows = [self._key("", {}, _decoded(key, params))[2] for key in params["key"]]
-                return 200, {}, {"store": "counts", "rows": rows}
-            case ["stores", "counts", "keys"]:
+                return 200, {}, {"store": self.world.store, "rows": rows}
+            case ["stores", store, "keys"] if store == self.world.store:
                 return self._page(params)
             case ["stores", store, *_]:
-                error = f"Processor shop has no store {store!r}; its stores are counts."
+                error = f"Processor shop has no store {store!r}; its stores are {self.world.store}."
                 return 404, {}, {"error": error, "action": "Ask for one of these stores.", "fields": {}}
         return 404, {}, {"error": "no such route"}
 
@@ -165,10 +170,10 @@ class StateWorker:
             if not owner.lives:
                 return self.away("The worker that owns the task did not answer.")
             if key in self.world.states.get(at, {}):
-                document = {"store": "counts", "partition": at, "key": key, "found": True}
+                document = {"store": self.world.store, "partition": at, "key": key, "found": True}
                 return 200, {}, {**document, "state": self.world.states[at][key], "position": self.world.position(at)}
             read.append(self.world.position(at))
-        absent = {"store": "counts", "key": key, "found": False, "positions": read}
+        absent = {"store": self.world.store, "key": key, "found": False, "positions": read}
         return 404, {}, absent if len(read) > 1 else {**absent, "position": read[0]}
 
     def _page(self, params: dict[str, list[str]]) -> Reply:
@@ -178,7 +183,7 @@ class StateWorker:
             return self.away("The worker that owns the task did not answer.")
         keys = sorted(key for key in self.world.states.get(at, {}) if key >= _text(after))
         rows = [{"key": key, "state": self.world.states[at][key]} for key in keys[:limit]]
-        document = {"store": "counts", "partition": at, "rows": rows, "position": self.world.position(at)}
+        document = {"store": self.world.store, "partition": at, "rows": rows, "position": self.world.position(at)}
         if keys[limit:]:
             document["next"] = f"{at}.{base64.urlsafe_b64encode(keys[limit].encode()).decode()}"
         elif at + 1 < self.world.partitions:

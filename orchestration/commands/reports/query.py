@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,9 +31,16 @@ def query(  # tidy: allow-wide because each parameter is an option of the comman
     everything: Annotated[bool, typer.Option("--all", help="All keys.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=READ_ENTRIES_MAX, help="Maximum number of entries.")] = 100,
     internals: Internals = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Print the keys again whenever they change, until Ctrl-C. JSON: one line each."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Look keys up in the running workers, as of their last commit. Exit code 1: nothing was found."""
+    if watch:
+        _watch(processor, key or [], store, limit, as_json=as_json, other=everything or internals or prefix is not None)
+        return
     from holdfast.orchestration.verbs import open_verbs
 
     ways = "Give keys, or one of `--prefix` and `--all`."
@@ -46,6 +54,28 @@ def query(  # tidy: allow-wide because each parameter is an option of the comman
     else:
         _print(processor, next(each for each in stores if each.name == chosen), found, internals=internals)
     raise typer.Exit(int(not found.rows))
+
+
+def _watch(processor: str, keys: list[str], store: str | None, limit: int, *, as_json: bool, other: bool) -> None:
+    # imported late, because they are needed with this option only
+    from holdfast.orchestration.commands.reports import query_watch
+    from holdfast.processors.lifecycle.plans.apply import PlanRefused
+
+    if other or not keys:
+        raise PlanRefused(
+            "`--watch` has no keys, or it is combined with `--prefix`, `--all` or `--internals`; expected keys only.",
+            action=f"Name the keys: `holdfast query {processor} KEY --watch`.",
+            processor=processor,
+        )
+
+    def show(chosen: str, found: Found) -> None:
+        if as_json:
+            query_watch.print_line(document(processor, chosen, found))
+        else:
+            query_watch.print_found(processor, chosen, found)
+
+    choose = partial(only_store, processor) if store is None else lambda stores: store
+    query_watch.watch(command_settings(), processor, keys, choose, show, limit)
 
 
 def only_store(processor: str, stores: list[str]) -> str:
