@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.schemas.errors import SchemaRegistryFailed
-from holdfast.infra.settings.groups import is_loopback
+from holdfast.infra.settings import is_loopback
 from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.processors.engine.formats.kafka_message import KafkaMessage
 from holdfast.processors.engine.record_size import RecordTooLarge

@@ -10,6 +10,8 @@ from typing import Any
 
 import griffe
 
+from tests.docs.unnamed_classes import UNNAMED
+
 PROJECT = Path(__file__).resolve().parent.parent.parent
 LINE_MAX = 118
 #: Base classes whose subclasses have no written ``__init__``: users pass the fields as arguments. So the page shows the
@@ -147,14 +149,15 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     ),
     "api-shipped-sources.md": (
         "Python API: sources that ship",
-        "Sources of files, SQL tables and HTTP requests. "
-        "[Sources that ship](../sources-that-ship.md) has the rules.",
+        "Sources of files, SQL tables and HTTP requests. [Sources that ship](../sources-that-ship.md) has the rules.",
         "from holdfast import Application\nfrom holdfast.sources import CsvFormat, FileSource\n\n\n"
         "def build() -> Application:\n"
         '    app = Application("localhost:9092", consumer_group="shop")\n'
         '    orders = FileSource("orders", "/srv/in/*.csv", key="id", format=CsvFormat(delimiter=";"))\n'
         "    app.dataframe(source=orders)\n"
         "    return app",
+        (),
+    ),
     "api-sinks.md": (
         "Python API: sinks",
         "What stores results in systems other than Kafka. [Sinks](../sinks.md) has the rules, and "
@@ -242,7 +245,7 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "    def source(self) -> FileSource:\n"
         '        return FileSource("orders", "orders.jsonl")\n\n'
         "    def expected(self) -> list[tuple[bytes | None, bytes]]:\n"
-        '        return [(None, b\'{"id":1}\')]',
+        "        return [(None, b'{\"id\":1}')]",
         (),
     ),
     "api-verbs.md": (
@@ -333,72 +336,6 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
             "ValueNotStorable",
         ),
     ),
-}
-
-#: For each page: additional classes. Users get their instances without importing the classes.
-UNNAMED: dict[str, dict[str, str]] = {
-    "api-joins.md": {
-        "StreamingDataFrame": "processors.engine.joins.methods.StreamJoins",
-        "GlobalTable": "processors.engine.joins.global_tables.GlobalTable",
-    },
-    "api-tables.md": {
-        "Application": "processors.application.tables.ApplicationTables",
-        "Table": "processors.engine.joins.tables.Table",
-        "TableChanges": "processors.engine.joins.table_changes.TableChanges",
-        "GroupedTable": "processors.engine.joins.table_changes.GroupedTable",
-    },
-    "api-topics.md": {
-        "Application": "processors.application.clients.ApplicationClients",
-        "Producer": "processors.application.clients.Producer",
-        "KafkaMessage": "processors.engine.formats.kafka_message.KafkaMessage",
-    },
-    "api-schedules.md": {
-        "Application": "processors.application.schedules.ApplicationSchedules",
-    },
-    "api-sources.md": {
-        "Application": "processors.application.sources.ApplicationSources",
-        "Source": "processors.engine.sources.source.Source",
-        "StatefulSource": "processors.engine.sources.source.StatefulSource",
-    },
-    "api-shipped-sources.md": {
-        "FileSource": "processors.sources.file_source.FileSource",
-        "CsvFormat": "processors.sources.file_rows.CsvFormat",
-        "SqlSource": "processors.sources.sql_source.SqlSource",
-        "HttpSource": "processors.sources.http_source.HttpSource",
-        "HttpLimits": "processors.sources.event_server.HttpLimits",
-    },
-    "api-contracts.md": {
-        "SourceContract": "processors.testing.source_contract.SourceContract",
-    "api-sinks.md": {
-        "BaseSink": "processors.engine.sinks.sink.BaseSink",
-        "BatchingSink": "processors.engine.sinks.sink.BatchingSink",
-        "SqlSink": "processors.sinks.sql.SqlSink",
-        "Patience": "processors.sinks.patience.Patience",
-    },
-    "api-sinks-staging.md": {
-        "StagingSink": "processors.engine.sinks.staging.StagingSink",
-        "FileSink": "processors.sinks.files.FileSink",
-        "ParquetSink": "processors.sinks.files.ParquetSink",
-    },
-    "api-sinks-systems.md": {
-        "IcebergSink": "processors.sinks.iceberg.IcebergSink",
-        "RedisSink": "processors.sinks.redis.RedisSink",
-        "HttpSink": "processors.sinks.http.HttpSink",
-    },
-    "api-columns.md": {
-        "StreamingDataFrame": "processors.engine.expressions.methods.StreamColumns",
-    },
-    "api-waiting.md": {
-        "StreamingDataFrame": "processors.engine.dataframe.calls.StreamCalls",
-    },
-    "api-windows.md": {
-        "StreamingDataFrame": "processors.engine.windows.methods.StreamWindows",
-    },
-    "api-window-columns.md": {
-        "Window": "processors.engine.windows.columns.Window",
-        "AggregatedWindow": "processors.engine.windows.results.AggregatedWindow",
-        "AggregatedCountWindow": "processors.engine.windows.results.AggregatedCountWindow",
-    },
 }
 
 
