@@ -14,7 +14,7 @@ from holdfast.infra.kafka.clients.consumer import SESSION_MS, GroupConsumer
 from holdfast.infra.kafka.clients.producer import BATCH_BYTES_MAX, EngineProducer
 from holdfast.infra.kafka.clients.restore_consumer import ChangelogConsumer
 from holdfast.infra.kafka.inspection.inspection import Inspector
-from holdfast.infra.kafka.records import ADDRESS, GroupMetadata
+from holdfast.infra.kafka.records import GroupMetadata
 from holdfast.infra.kafka.topics.topics import Topics
 
 #: Maximum value of ``queued.max.messages.kbytes`` that librdkafka accepts, KiB.
@@ -73,7 +73,7 @@ class KafkaCluster:
         return float(self._consumer.get("session.timeout.ms", SESSION_MS)) / 1000
 
     def be_reached_at(self, address: str) -> None:
-        self._address = ADDRESS + address
+        self._address = address
 
     def group_consumer(self, group: str, client_id: str) -> GroupConsumer:
         return GroupConsumer(self.bootstrap, group, config={"client.id": client_id + self._address, **self._consumer})

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.infra.kafka.clients.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
 from holdfast.infra.kafka.records import (
-    ADDRESS,
     GroupShares,
     Headers,
     KeysOf,
@@ -70,14 +69,10 @@ def _as_stored(headers: Sequence[tuple[str | bytes, bytes | None]] | None) -> He
 class ClusterView:
     """The connection of one process to the cluster. It implements ``runtime.ports.Cluster``."""
 
-    bootstrap = "in-memory"
-    session_s = SESSION_TIMEOUT_S
+    bootstrap, session_s = "in-memory", SESSION_TIMEOUT_S
 
     def __init__(self, broker: Broker, process: Process) -> None:
-        self._address = ""
-        self._broker = broker
-        self._process = process
-        self.clock = broker.clock
+        self._broker, self._process, self.clock, self._address = broker, process, broker.clock, ""
         #: The application's ``message.max.bytes``; None means that the client library's default limits records.
         self.record_bytes_max: int | None = None
 
@@ -91,7 +86,7 @@ class ClusterView:
         self._process.sleep(seconds)
 
     def be_reached_at(self, address: str) -> None:
-        self._address = ADDRESS + address
+        self._address = address
 
     def group_consumer(self, group: str, client_id: str) -> InMemoryMember:
         return InMemoryMember(self._broker, self._process, group, client_id + self._address)

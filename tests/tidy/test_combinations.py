@@ -13,7 +13,7 @@ from holdfast.processors.engine.joins.tables import Table
 from holdfast.processors.engine.steps.processing import Context
 from holdfast.processors.engine.windows.columns import Window
 from holdfast.processors.engine.windows.results import AggregatedCountWindow, AggregatedWindow
-from tests.combinations import functions
+from tests.combinations import added_sources, functions
 from tests.combinations.grammar import CHOICES, SOURCES, STEPS, TOPICS
 
 CLASSES = (
@@ -36,6 +36,7 @@ NO_STEPS = {
     "stop": "it ends a run",
     "topology": "it describes an application",
     "cluster": "it connects an application",
+    "state_client": "other programs read state with it; `test_queries_of_topologies.py` compares what they see",
     "clear_state": "it is a verb",
     "clear_state_on": "it is a verb",
     "shadow": "it is a run of a verb",
@@ -48,7 +49,8 @@ HOW = "add a line to `STEPS` in `tests/combinations/grammar.py`, or to `function
 def test_each_public_step_is_in_the_grammar() -> None:
     codes = [step.code for step in (*STEPS, *SOURCES)] + list(TOPICS)
     codes += [choice for choices in CHOICES.values() for choice in choices]
-    codes.append(Path(inspect.getfile(functions)).read_text(encoding="utf-8"))
+    files = [Path(inspect.getfile(each)) for each in (functions, added_sources)]
+    codes.append("\n".join(file.read_text(encoding="utf-8") for file in files))
     used = set(re.findall(r"\b([a-z_]+)\(", "\n".join(codes))) | set(re.findall(r"\.([a-z_]+)\b", codes[-1]))
     missing = {
         f"{each.__name__}.{name}"

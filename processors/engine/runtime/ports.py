@@ -261,7 +261,7 @@ class Cluster(Protocol):
         """Seconds without a heartbeat after which a consumer group removes a member of this cluster's clients."""
 
     def be_reached_at(self, address: str) -> None:
-        """Sets the host and port of this worker's HTTP server. The client ids of later group members contain them."""
+        """Sets the end of the client ids of later group members: ``ADDRESS``, and the worker's host and port."""
 
     def topics(self, timeout_s: float = 20.0) -> TopicView:
         """A client for facts about topics and groups; ``timeout_s`` is the timeout of each request."""

@@ -34,6 +34,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import ADDRESS
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import ServingSettings, Settings
 from holdfast.infra.system.process import own_identity, start_mark
@@ -419,6 +420,6 @@ def serve_worker(worker: Worker, processor: str, slot: str, settings: Settings) 
     server = ControlServer(worker, processor, slot, endpoint, checkpoints, serving, stuck_after_s, queries)
     url = server.start()
     if not serving.on_loopback:  # other machines can reach this worker
-        worker.maintenance.cluster.be_reached_at(advertised(serving, urlsplit(url).port or 0))
+        worker.maintenance.cluster.be_reached_at(ADDRESS + advertised(serving, urlsplit(url).port or 0))
     _log.info("status and control", url=url)
     return server

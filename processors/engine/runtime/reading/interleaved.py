@@ -8,12 +8,13 @@ A part is a *run*: consecutive records of one input.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
 from holdfast.infra.kafka.records import Batch
+from holdfast.processors.engine.state.store import StoreState
 
 
 class Run(NamedTuple):
@@ -106,3 +107,12 @@ class InterleavedRun:
                 return part, index
             index -= part.size
         raise IndexError(index)
+
+
+def prefetch(states: Collection[StoreState], *runs: Run) -> None:
+    """Reads the state of these records' keys from RocksDB in one call, for stores whose cache lacks values."""
+    asked = [state for state in states if state.prefetches]
+    if asked:
+        keys = {key for batch, first, last in runs for key in batch.keys[first:last] if key is not None}
+        for state in asked:
+            state.prefetch(keys)

@@ -36,7 +36,7 @@ from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.reading.deserialized import ENDING, RECORDS_AT_ONCE, Readable, read
 from holdfast.processors.engine.runtime.reading.grouped_stream_time import Upstream
-from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
+from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run, prefetch
 from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.reading.turns import in_turn, without_watermarks
 from holdfast.processors.engine.runtime.reading.watermark_writer import NO_GROUPS, Groups
@@ -315,7 +315,7 @@ class Task(TaskFacts):
 
     def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> int:
         """Processes records one by one. Returns the index after the last processed record."""
-        self._prefetch(Run(batch, index, last))
+        prefetch(self.states.values(), Run(batch, index, last))
         awaited = stream.awaited
         while index < last:
             most = index + (RECORDS_AT_ONCE if awaited is None else awaited.at_once)
@@ -336,14 +336,6 @@ class Task(TaskFacts):
                 return index  # further async calls start in the next turn: all calls of a turn must end in time
         return index
 
-    def _prefetch(self, *runs: Run) -> None:
-        """Reads the state of these records' keys from RocksDB in one call, for stores whose cache lacks values."""
-        asked = [state for state in self.states.values() if state.prefetches]
-        if asked:
-            keys = {key for batch, first, last in runs for key in batch.keys[first:last] if key is not None}
-            for state in asked:
-                state.prefetch(keys)
-
     def take(self, records: Run | InterleavedRun, on_failure: OnFailure) -> int:
         """Processes the next records in reading order, possibly of several inputs. Returns the same as ``process``."""
         if isinstance(records, Run):
@@ -355,7 +347,7 @@ class Task(TaskFacts):
         if self.time is not None:
             self.time.look()
             self.time.work += 1
-        self._prefetch(*records.parts)
+        prefetch(self.states.values(), *records.parts)
         try:
             return self._run_function(self.woven.function, records, made, on_failure)
         finally:

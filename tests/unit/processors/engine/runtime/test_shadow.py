@@ -22,9 +22,9 @@ from holdfast.processors.engine.runtime.owner_commands.tickets import Ticket, Ti
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.testing import Fate, InlineProcess, InMemoryCluster, Network
+from holdfast.sinks import BaseSink
 
 PARTITIONS = 2
-from holdfast.sinks import BaseSink
 
 
 def count(value: int, state: Any) -> int:
