@@ -103,6 +103,8 @@ class FileSource(StatefulSource):
         self._files = InputFiles(path, storage_options)
         self._read: dict[str, ReadFile] = {}
         self._waits_for_line_end: set[str] = set()
+        #: Parquet files that can't be read yet, and for how many seconds they have not changed.
+        self._unfinished: dict[str, tuple[InputFile, float]] = {}
 
     @property
     def version_functions(self) -> Sequence[Callable[..., Any]]:
@@ -112,6 +114,7 @@ class FileSource(StatefulSource):
     def run(self) -> None:
         """Reads the files to their ends, and looks again every ``watch`` seconds."""
         self._read, self._waits_for_line_end = decoded(self.state.items(_PREFIX), _PREFIX), set()
+        self._unfinished = {}
         while self.running:
             if repeated(self, self._pass, InputUnreadable, self._patience) is None or self._watch is None:
                 return
@@ -133,8 +136,23 @@ class FileSource(StatefulSource):
                 continue
             if not self.running:
                 break
-            self._read_on(file, known)
+            try:
+                self._read_on(file, known)
+            except RowUnreadable as failure:
+                if not self._may_be_finished_later(file, failure):
+                    raise
         return True
+
+    def _may_be_finished_later(self, listed: InputFile, failure: RowUnreadable) -> bool:
+        """Whether a Parquet file may still be written: its end is needed to read it, and is written last."""
+        if self._watch is None or not isinstance(self._format, ParquetFormat) or failure.fields["at"]:
+            return False
+        before, seconds = self._unfinished.get(listed.name, (None, 0.0))
+        seconds = seconds + self._watch if before == listed else 0.0
+        if not seconds:
+            _log.warning("a file is not complete; the source waits", source=self.name, error=failure.message)
+        self._unfinished[listed.name] = (listed, seconds)
+        return seconds < self._patience
 
     def _read_on(self, listed: InputFile, known: ReadFile | None) -> None:
         text = not isinstance(self._format, ParquetFormat)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import IO
 
 import msgspec
@@ -78,6 +80,8 @@ class Reading:
 
     def __init__(self, file: IO[bytes], listed: InputFile, before: ReadFile | None, *, text: bool) -> None:
         self._text = text
+        # The file may have grown since it was listed. An older stamp only leads to another look.
+        listed = replace(listed, size=file.seek(0, os.SEEK_END))
         file.seek(0)
         self._head = _exactly(file, _MARK_BYTES)
         if before is not None and before.at:

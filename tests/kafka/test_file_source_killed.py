@@ -14,7 +14,9 @@ from tests.kafka.killed import Kill, Scenario
 from tests.mechanics.tiers import variants
 
 #: Rows of a file when the worker starts, and rows that each file gets at each kill.
-FIRST, MORE, FILES, KILLS = 6_000, 2_000, 3, 4
+FIRST, MORE, FILES = 4_000, 1_500, 3
+#: Kills by the number of workers. Each second one loses its disk.
+KILLS = {1: 2, 2: 4}
 
 
 class Files(Scenario):
@@ -52,7 +54,7 @@ def keep(value, state):
 
     def course(self) -> Iterator[Kill]:
         self.killed.wait_running()
-        for kill in range(KILLS):
+        for kill in range(KILLS[len(self.workers)]):
             yield Kill(self.has_more_results(1_500), "rows of the files", loses_disk=kill % 2 == 1, meanwhile=self.grow)
 
     def grow(self) -> None:

@@ -17,7 +17,9 @@ from tests.kafka.killed import Kill, Scenario
 from tests.mechanics.tiers import variants
 from tests.parts.event_client import PatientClient
 
-CLIENTS, REQUESTS, EVENTS, KILLS = 6, 250, 4, 4
+CLIENTS, REQUESTS, EVENTS = 6, 200, 4
+#: Kills by the number of workers. Each second one loses its disk.
+KILLS = {1: 2, 2: 4}
 
 
 class Posted(Scenario):
@@ -56,7 +58,7 @@ def keep(value, state):
         self.killed.wait_running()
         for each in self.clients:
             each.start()
-        for kill in range(KILLS):
+        for kill in range(KILLS[len(self.workers)]):
             yield Kill(self.has_more_results(150), "events of the clients", loses_disk=kill % 2 == 1)
 
     def truth(self) -> dict[str, Counter[Any]]:

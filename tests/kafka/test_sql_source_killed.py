@@ -1,6 +1,7 @@
 """kill -9 of a worker with a ``SqlSource`` on a real broker and a real Postgres. Each row is sent once.
 
-Rows are inserted all the time, and some of them become visible behind rows with greater cursor values.
+Rows are inserted all the time, and some of them become visible behind rows with greater cursor values. At the end,
+Postgres itself is killed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from tests.kafka.killed import Kill, Scenario
 from tests.mechanics.tiers import variants
 from tests.parts.postgres import PASSWORD, USER, PostgresServer
 
-FIRST, MORE, KILLS = 12_000, 3_000, 4
+FIRST, MORE = 6_000, 2_000
+#: Kills by the number of workers. Each second one loses its disk.
+KILLS = {1: 2, 2: 4}
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 
 
@@ -70,10 +73,19 @@ def keep(value, state):
 
     def course(self) -> Iterator[Kill]:
         self.killed.wait_running()
-        for kill in range(KILLS):
+        for kill in range(KILLS[len(self.workers)]):
             self.insert(MORE)
             yield Kill(self.has_more_results(500), "rows of the table", loses_disk=kill % 2 == 1)
             self.insert_late(100)
+        self.restart_the_database()
+
+    def restart_the_database(self) -> None:
+        """The worker waits while the database is away, and sends what it then has."""
+        self.killed.wait_running()
+        self.postgres.stop()
+        self.wait(lambda: any("a source waits" in each.log.read_text() for each in self.workers), "the source to wait")
+        self.postgres.start()
+        self.insert(MORE)
 
     def insert_late(self, number: int) -> None:
         """Adds rows that become visible after the source has sent rows with greater cursor values."""

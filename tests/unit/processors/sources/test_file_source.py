@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +16,7 @@ import structlog
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.storage.errors import StorageUnusable
+from holdfast.infra.storage.input_files import InputFile, InputFiles
 from holdfast.processors.engine.runtime.idle import SourceFailed
 from holdfast.processors.sources import file_rows, file_source
 from holdfast.processors.sources.row_fields import SourceOptionInvalid
@@ -73,6 +75,7 @@ def test_a_csv_file_of_a_header_has_no_rows(tmp_path: Path, cluster: InMemoryClu
     assert ids(cluster) == [3]
 
 
+@pytest.mark.slow
 def test_values_of_parquet_are_exact(tmp_path: Path, cluster: InMemoryCluster) -> None:
     import pyarrow
     import pyarrow.parquet
@@ -210,6 +213,7 @@ def test_a_file_that_shrank_or_changed(
     assert ids(cluster) == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_parquet_file_that_is_written_again(tmp_path: Path, cluster: InMemoryCluster) -> None:
     import pyarrow
     import pyarrow.parquet
@@ -235,6 +239,36 @@ def test_a_parquet_file_that_is_written_again(tmp_path: Path, cluster: InMemoryC
     write("c.parquet", 3)
     cluster.run(build(tmp_path / "*.parquet"))
     assert ids(cluster) == [1, 2, *range(500), 3]
+
+
+@pytest.mark.slow
+def test_a_parquet_file_that_is_still_written_is_waited_for(
+    tmp_path: Path, cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    file, whole = tmp_path / "a.parquet", tmp_path / "whole"
+    pyarrow.parquet.write_table(pyarrow.table({"id": [1, 2]}), whole)
+    file.write_bytes(whole.read_bytes()[:-20])
+    pyarrow.parquet.write_table(pyarrow.table({"id": [3]}), tmp_path / "b.parquet")
+    cluster.clock.call_later(15, lambda: file.write_bytes(whole.read_bytes()))
+    cluster.run(build(tmp_path / "*.parquet", watch=10), quiet_s=25)
+    assert ids(cluster) == [3, 1, 2]
+    file.with_name("c.parquet").write_bytes(b"PAR1 and no more")
+    error = failed(cluster, build(tmp_path / "*.parquet", watch=10), "RowUnreadable")
+    assert "pyarrow refuses the file" in error.message
+
+    def listed(self: InputFiles) -> list[InputFile]:  # the listing is older than the file
+        return [replace(each, size=9, stamp="old") for each in found(self)]
+
+    found = InputFiles.listed
+    (tmp_path / "c.parquet").write_bytes(whole.read_bytes())
+    monkeypatch.setattr(InputFiles, "listed", listed)
+    cluster.run(build(tmp_path / "*.parquet"))
+    monkeypatch.undo()
+    cluster.run(build(tmp_path / "*.parquet"))
+    assert ids(cluster) == [3, 1, 2, 1, 2]
 
 
 @pytest.mark.parametrize("skip", [False, True])

@@ -264,6 +264,26 @@ def test_a_request_that_waits_too_long_is_refused_and_its_repetition_is_a_duplic
     assert endpoint.sent() == [1]
 
 
+def test_a_request_that_waits_when_the_source_ends_is_refused_and_sends_nothing(endpoint: Endpoint) -> None:
+    class Ends(Fed):
+        def _await_requests(self) -> bool:
+            while not self._server.has_requests:
+                time.sleep(0.001)
+            return False
+
+    found: list[Answered] = []
+    source = Ends("events", endpoint.port)
+    thread = threading.Thread(target=lambda: found.append(endpoint.post(1)), daemon=True)
+    source.begins = thread.start
+    endpoint.cluster.run(endpoint.build(source))
+    thread.join(30)
+    assert found[0].status == 503
+    assert found[0].headers["retry-after"] == "1"
+    assert "this worker does not run the source any more" in found[0].document["error"]
+    assert endpoint.sent() == []
+    assert endpoint.run(lambda: endpoint.post(1)).document == {"accepted": 1, "duplicate": False}
+
+
 def test_health_is_that_of_the_worker_that_runs_the_source(endpoint: Endpoint) -> None:
     answer = endpoint.run(lambda: endpoint.post(b"", None, method="GET", path="/health"), token=TOKEN)
     assert (answer.status, answer.document) == (200, {"status": "ok"})

@@ -81,7 +81,7 @@ CHECKS: list[Callable[[SourceContract], None]] = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("check", CHECKS, ids=lambda each: each.__name__)
 def test_a_right_source_passes(check: Callable[[SourceContract], None]) -> None:
     check(contract(Right))
