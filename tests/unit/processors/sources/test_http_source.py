@@ -264,6 +264,32 @@ def test_a_request_that_waits_too_long_is_refused_and_its_repetition_is_a_duplic
     assert endpoint.sent() == [1]
 
 
+def test_requests_that_nobody_takes_leave_their_places(endpoint: Endpoint) -> None:
+    """While Kafka is away, no request is taken. Each is refused after its time, and another one can wait."""
+    free = threading.Event()
+
+    class Gated(Fed):
+        def _await_requests(self) -> bool:
+            free.wait(30)
+            return super()._await_requests()
+
+    def script() -> list[Answered]:
+        found = [endpoint.post(number, f"{number}") for number in range(3)]
+        free.set()
+        return [*found, endpoint.post(2, "2")]
+
+    found: list[Answered] = []
+    source = Gated("events", endpoint.port, limits=HttpLimits(waiting=1, answer_s=0.1))
+    thread = threading.Thread(target=lambda: found.extend(script()), daemon=True)
+    source.begins, source.works = thread.start, thread.is_alive
+    endpoint.cluster.run(endpoint.build(source))
+    assert [each.status for each in found] == [503, 503, 503, 200]
+    assert {each.document["error"] for each in found[:3]} == {
+        "the commit takes too long; repeat the request with the same key"
+    }
+    assert endpoint.sent() == [2]
+
+
 def test_a_request_that_waits_when_the_source_ends_is_refused_and_sends_nothing(endpoint: Endpoint) -> None:
     class Ends(Fed):
         def _await_requests(self) -> bool:
