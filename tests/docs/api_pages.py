@@ -162,10 +162,16 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "Python API: sinks",
         "What stores results in systems other than Kafka. [Sinks](../sinks.md) has the rules, and "
         "[sinks that ship](../sinks-that-ship.md) says what `kill -9` can do to each.",
-        "from holdfast import Application\nfrom holdfast.sinks import Patience, SqlSink\n\n"
-        'app = Application("localhost:9092", consumer_group="shop")\n'
-        'orders = app.dataframe(app.topic("orders"))\n'
-        'orders.sink(SqlSink("sqlite:///orders.db", "orders", create=True, retry=Patience(give_up_s=3600)))',
+        "from pathlib import Path\n\nfrom holdfast import Application, InMemoryCluster\n"
+        "from holdfast.sinks import Patience, SqlSink\n\n\n"
+        "def test_an_order_is_a_row(tmp_path: Path) -> None:\n"
+        '    cluster, file = InMemoryCluster(), tmp_path / "orders.db"\n    cluster.create_topic("orders")\n'
+        '    cluster.produce("orders", b\'{"left": 3}\', b"nails")\n'
+        '    app = Application("localhost:9092", consumer_group="shop", auto_offset_reset="earliest")\n'
+        "    retry = Patience(give_up_s=3600)\n"
+        '    app.dataframe(app.topic("orders")).sink(SqlSink(f"sqlite:///{file}", "orders", create=True, retry=retry))\n'
+        "    cluster.run(app)\n"
+        "    assert file.exists()",
         (),
     ),
     "api-sinks-staging.md": (
@@ -188,9 +194,13 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "Python API: sinks of other systems",
         "Results in Iceberg tables, in Redis, and sent to HTTP services. [Sinks that ship](../sinks-that-ship.md) has "
         "the rules.",
-        "from holdfast import Application\nfrom holdfast.sinks import HttpSink\n\n"
-        'app = Application("localhost:9092", consumer_group="shop", commit_every=1_000)\n'
-        'app.dataframe(app.topic("orders")).sink(HttpSink("https://shop.example/orders"))',
+        "from holdfast import Application\nfrom holdfast.sinks import HttpSink\n\n\n"
+        "def build() -> Application:\n"
+        '    app = Application("localhost:9092", consumer_group="shop", commit_every=1_000)\n'
+        '    app.dataframe(app.topic("orders")).sink(HttpSink("https://shop.example/orders"))\n'
+        "    return app\n\n\n"
+        "def test_orders_are_read() -> None:\n"
+        '    assert [topic.name for topic in build().topology().inputs] == ["orders"]',
         (),
     ),
     "api-windows.md": (
