@@ -364,7 +364,7 @@ class Worker:
             if not self._send(task):
                 return  # the transaction was aborted: all batches will be polled again
             now = self.clock.monotonic()
-            self._slice = slice_size(self._slice, now - began, RECORDS_PER_SLICE)
+            self._slice = self._slice if task.awaits else slice_size(self._slice, now - began, RECORDS_PER_SLICE)
             if (task.must_commit or self._open.is_due(now)) and not self.commit_all():
                 return  # the commit was aborted: the remaining records will be polled again
 

@@ -179,6 +179,28 @@ def newest(cluster: InMemoryCluster) -> dict[bytes, Any]:
     return {record.key or b"": json.loads(record.value or b"null") for _, record in cluster.read("out")}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("durable", [False, True])
+def test_slow_calls_still_wait_together_after_many_turns(durable: bool) -> None:
+    """The worker makes its slices smaller while slices are slow. Calls are slow because they wait, not because of CPU."""
+    cluster, together, under_way = world(1_000, keys=1_000), list[int](), Counter[str]()
+
+    async def slow(value: dict[str, int]) -> dict[str, int]:
+        under_way["now"] += 1
+        together.append(under_way["now"])
+        await asyncio.sleep(0)
+        if under_way["now"] == max(together[-16:]):
+            cluster.clock.advance_to(cluster.clock.monotonic() + 0.3)
+        under_way["now"] -= 1
+        return value
+
+    app = application()
+    app.dataframe(app.topic("in")).apply_async(slow, order="none", durable=durable).to_topic(app.topic("out"))
+    cluster.run(app)
+    assert len(sent(cluster)) == 1_000
+    assert sum(number == 16 for number in together) >= 1_000 // 16 - 4
+
+
 async def answer(value: Any) -> Any:
     return value
 
