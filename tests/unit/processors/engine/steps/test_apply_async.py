@@ -182,7 +182,7 @@ def newest(cluster: InMemoryCluster) -> dict[bytes, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("durable", [False, True])
 def test_slow_calls_still_wait_together_after_many_turns(durable: bool) -> None:
-    """The worker makes its slices smaller while slices are slow. Calls are slow because they wait, not because of CPU."""
+    """The worker makes its slices smaller while slices are slow. Calls are slow because they wait."""
     cluster, together, under_way = world(1_000, keys=1_000), list[int](), Counter[str]()
 
     async def slow(value: dict[str, int]) -> dict[str, int]:
