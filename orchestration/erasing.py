@@ -24,12 +24,12 @@ from holdfast.processors.engine.state.databases.checkpoint_reader import iterate
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.erasure.entries import KeyEntries
-from holdfast.processors.lifecycle.erasure.erasing import Erasing, Places
+from holdfast.processors.lifecycle.erasure.erasing import Checkpoints, Erasing, Places, Run
 from holdfast.processors.lifecycle.erasure.finding import Found, not_yet
 from holdfast.processors.lifecycle.erasure.local_copies import StateFolders
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.plans import holding
-from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys
+from holdfast.processors.lifecycle.plans.erased_keys import ErasedKeys
 from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 
 #: The state folder, slots and clients of a processor, and the partition counts of its inputs.
@@ -65,6 +65,7 @@ def erasing_of(  # tidy: allow-wide because each parameter is a part of the inst
         for slot in slots(processor):
             client(processor, slot).checkpoint()
 
+    store = partial(_checkpoint_store, settings) if settings.checkpoints.enabled else None
     return Erasing(
         Places(
             registry=registry,
@@ -74,17 +75,13 @@ def erasing_of(  # tidy: allow-wide because each parameter is a part of the inst
             cluster=lambda processor: find_processor(settings, processor).application.cluster(settings),
             local=lambda processor: StateFolders(state_dir(processor), processor, tasks(processor)),
             tasks=tasks,
-            checkpoints=partial(_checkpoint_store, settings) if settings.checkpoints.enabled else None,
-            take_checkpoints=take_checkpoints,
-            files=RocksDatabases(),
+            checkpoints=Checkpoints(take_checkpoints, store, RocksDatabases()),
             table=partial(erase_from_tables, settings, registry, topics, hold.check),
             archive=Archive(settings.archive_folder),
             paths=settings.paths,
             read_all=partial(_read_all, topics),
             read=partial(_read_committed, topics),
-            step=lambda: hold.step,
-            check=hold.check,
-            clock=clock,
+            run=Run(lambda: hold.step, hold.check, clock),
         )
     )
 

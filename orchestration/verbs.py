@@ -65,6 +65,7 @@ from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import holding, way_on
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Holder, ProgressLog
+from holdfast.processors.lifecycle.plans.erased_keys import ErasedKeys
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.facts.orphans import OrphanFacts
@@ -83,7 +84,6 @@ from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
 from holdfast.processors.lifecycle.verbs.state.backfill import check_local
 from holdfast.processors.lifecycle.verbs.table import plan_for, plan_of_installation
 from holdfast.processors.lifecycle.world.dead_letters import LetterStages
-from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys
 from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders

@@ -23,9 +23,8 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, inser
 from sqlalchemy.exc import IntegrityError
 
 from holdfast.infra.database import leases, schema, tables
-from holdfast.infra.database.applies import ApplyJournal
+from holdfast.infra.database.applies import ApplyJournal, ErasureBook
 from holdfast.infra.database.connections import Connections
-from holdfast.infra.database.erasures import ErasureBook
 from holdfast.infra.database.errors import RecordUnknown
 from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import (

@@ -14,13 +14,13 @@ from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.state.databases.keys import store_prefix
 from holdfast.processors.engine.state.databases.task_store import TaskMeta
 from holdfast.processors.lifecycle.erasure.entries import KeyEntries
-from holdfast.processors.lifecycle.erasure.erasing import Erasing, Places
+from holdfast.processors.lifecycle.erasure.erasing import Checkpoints, Erasing, Places, Run
 from holdfast.processors.lifecycle.erasure.finding import Found
 from holdfast.processors.lifecycle.erasure.local_copies import Copy
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.plans.certificates import decode
+from holdfast.processors.lifecycle.plans.erased_keys import ErasedKeys
 from holdfast.processors.lifecycle.verbs.state.erase import EAGER
-from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT
 
@@ -107,17 +107,13 @@ def erasing_in_memory(world: LifecycleWorld, operator: Operator, registry: Any, 
             cluster=operator._loading,  # type: ignore[arg-type]
             local=lambda name: SimulatedCopies(world, operator),
             tasks=lambda name: tasks,
-            checkpoints=None,
-            take_checkpoints=lambda name: None,
-            files=nothing,
+            checkpoints=Checkpoints(lambda name: None, None, nothing),
             table=lambda place, key, ends: Found("absent", "the simulation has no table"),
             archive=Archive(world.paths.archive),
             paths=world.paths,
             read_all=read_all,
             read=read,
-            step=lambda: operator.hold.step,
-            check=operator.hold.check,
-            clock=operator._now,
+            run=Run(lambda: operator.hold.step, operator.hold.check, operator._now),
         )
     )
 

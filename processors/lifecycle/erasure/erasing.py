@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import msgspec
 
@@ -37,21 +37,48 @@ from holdfast.processors.lifecycle.erasure.recorded_names import erase_names
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.certificates import Certificate, Proof, decode, mark_of
+from holdfast.processors.lifecycle.plans.erased_keys import secret_of
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.stages import Certify, CompactStores, EraseCopy, EraseStage, NoteErasure
 from holdfast.processors.lifecycle.verbs.state.erase import expiry
-from holdfast.processors.lifecycle.world.erased_keys import secret_of
 from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 
 #: A message key that no program uses: a clear of it deletes nothing, and writes a record to each changelog partition.
 NOBODYS_KEY = "\x00holdfast: no key"
 
 
-class Checkpointing(Protocol):
-    """Makes workers take checkpoints."""
+@dataclass(frozen=True)
+class Checkpoints:
+    """How checkpoints are taken, read and deleted.
 
-    def __call__(self, processor: str) -> None:
-        """Ask all workers of a processor for new checkpoints."""
+    Args:
+        take: Makes the workers of a processor take checkpoints.
+        store: Function that opens the checkpoint store; None if checkpoints are disabled.
+        files: Reads and writes databases of checkpoints.
+        entries: Reads the entries of a store in a downloaded checkpoint.
+        remove: Deletes the folder of a local checkpoint.
+    """
+
+    take: Callable[[str], None]
+    store: Callable[[], Objects] | None
+    files: DatabaseFiles
+    entries: Entries = iterate_checkpoint
+    remove: Callable[[Path], None] = field(default=shutil.rmtree)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run that carries out the erasure.
+
+    Args:
+        step: The name of the present stage: time and number of the apply, and the stage's number.
+        check: Raises if this run no longer holds the apply.
+        clock: The present time in UTC.
+    """
+
+    step: Callable[[], str]
+    check: Callable[[], None]
+    clock: Callable[[], datetime]
 
 
 @dataclass(frozen=True)
@@ -66,18 +93,13 @@ class Places:
         cluster: Function of a processor that returns its Kafka cluster.
         local: Function of a processor that returns the local copies of its state.
         tasks: Function of a processor that returns its tasks with stores, as name -> partition.
-        checkpoints: Function that opens the checkpoint store; None if checkpoints are disabled.
-        take_checkpoints: Makes the workers take checkpoints.
-        files: Reads and writes databases of checkpoints.
+        checkpoints: How checkpoints are taken, read and deleted.
         table: Function of (processor, store), key and offsets that erases the key in the store's tables.
         archive: The archive of orphans.
         paths: The home folder.
         read_all: Reads a range of a topic, with aborted records.
         read: Reads the committed records of a range.
-        step: The name of the present stage: time and number of the apply, and the stage's number.
-        check: Raises if this run no longer holds the apply.
-        clock: The present time in UTC.
-        entries: Reads the entries of a downloaded checkpoint.
+        run: The run that carries out the erasure.
     """
 
     registry: Registry
@@ -87,19 +109,13 @@ class Places:
     cluster: Callable[[str], KafkaCluster]
     local: Callable[[str], LocalCopies]
     tasks: Callable[[str], Mapping[str, int]]
-    checkpoints: Callable[[], Objects] | None
-    take_checkpoints: Checkpointing
-    files: DatabaseFiles
+    checkpoints: Checkpoints
     table: Callable[[tuple[str, str], str, Mapping[int, int]], Found]
     archive: Archive
     paths: Paths
     read_all: ReadAll
     read: Callable[[Partition, int, int], Iterator[Record]]
-    step: Callable[[], str]
-    check: Callable[[], None]
-    clock: Callable[[], datetime]
-    entries: Entries = iterate_checkpoint
-    remove: Callable[[Path], None] = field(default=shutil.rmtree)
+    run: Run
 
 
 @dataclass(frozen=True)
@@ -130,11 +146,11 @@ class Erasing:
     @property
     def _id(self) -> str:
         """The name of the erasure, which all stages of its apply share."""
-        return self.places.step().rpartition("/")[0]
+        return self.places.run.step().rpartition("/")[0]
 
     def _begin(self, processor: str, stage: NoteErasure) -> Done:
         here = self.places
-        mark, now = mark_of(secret_of(here.paths), processor, stage.key.encode()), here.clock()
+        mark, now = mark_of(secret_of(here.paths), processor, stage.key.encode()), here.run.clock()
         here.registry.erasures.begin(self._id, processor, mark, now)
         if self._known(processor) is None:
             self._write(Certificate(processor=processor, mark=mark, begun_at=_moment(now)))
@@ -164,7 +180,7 @@ class Erasing:
                 return here.table((processor, stage.name), stage.key, ends)
             case "letters":
                 cluster = here.cluster(processor)
-                return erase_letters(here.topics, cluster, processor, stage.name, entries, here.read, here.check)
+                return erase_letters(here.topics, cluster, processor, stage.name, entries, here.read, here.run.check)
             case "exports":
                 return erase_in_exports(here.paths.exports(processor), entries)
             case "archives":
@@ -205,28 +221,28 @@ class Erasing:
 
     def _replace_checkpoints(self, processor: str, stage: EraseCopy, entries: KeyEntries, tell: ProgressLog) -> Found:
         here, topology = self.places, self.places.topology(processor)
-        since = here.clock().timestamp()
+        since = here.run.clock().timestamp()
         groups = [tuple(name for name in stage.stores if name in sub.stores) for sub in topology.subtopologies]
         ends: dict[str, dict[int, int]] = {}
         for group in filter(None, groups):
             # A commit in each task: a worker takes no checkpoint of a task that did not change since the last one.
             ends |= here.owners.delete_key(processor, group, NOBODYS_KEY)[1]
-        here.take_checkpoints(processor)
-        removed = delete_local(here.paths.checkpoints(processor), since, here.remove)
+        here.checkpoints.take(processor)
+        removed = delete_local(here.paths.checkpoints(processor), since, here.checkpoints.remove)
         local = f"; {count_of(len(removed), 'local checkpoint')} deleted" if removed else ""
-        if here.checkpoints is None:
+        if here.checkpoints.store is None:
             return Found("absent" if not removed else "gone", f"checkpoints are disabled{local}")
         tasks = {task: number for task, number in here.tasks(processor).items() if self._has(topology, task, ends)}
         found = replace_checkpoints(
-            here.checkpoints(),
-            here.files,
+            here.checkpoints.store(),
+            here.checkpoints.files,
             processor,
             tasks,
             ends,
             entries,
-            ask=lambda: here.take_checkpoints(processor),
-            read=here.entries,
-            time=lambda: here.clock().timestamp(),
+            ask=lambda: here.checkpoints.take(processor),
+            read=here.checkpoints.entries,
+            time=lambda: here.run.clock().timestamp(),
             tell=tell,
         )
         return Found(found.outcome, found.how + local)
@@ -259,7 +275,7 @@ class Erasing:
         return Found(found.outcome, found.how + also)
 
     def _certify(self, processor: str, stage: Certify) -> Done:
-        here, now = self.places, self.places.clock()
+        here, now = self.places, self.places.run.clock()
         described = here.topics.describe(stage.stays)
         known = self._certificate(processor)
         for topic, remark in stage.stays.items():
@@ -283,7 +299,7 @@ class Erasing:
         # A repeated stage finds nothing where its earlier attempt removed copies.
         again = former is not None and former.outcome == "gone" and found.outcome == "absent"
         outcome = "gone" if again else found.outcome
-        proof = Proof(kind, name, outcome, found.how, _moment(self.places.clock()), found.until)
+        proof = Proof(kind, name, outcome, found.how, _moment(self.places.run.clock()), found.until)
         self._write(known.with_proof(proof))
 
     def _certificate(self, processor: str) -> Certificate:

@@ -1,12 +1,14 @@
 """Removes a key from the plans and results that Holdfast's registry keeps, for example of an earlier ``clear``."""
 
+# tidy: allow-crumb because the module is one decision: which words of a recorded text name a key
+
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.infra.database.erasures import ErasureBook
+from holdfast.infra.database.applies import ErasureBook
 from holdfast.processors.lifecycle.erasure.finding import Found, not_yet
 
 

@@ -30,6 +30,7 @@ from holdfast.processors.lifecycle.orphans.kinds import OrphanChanged, Thing, ch
 from holdfast.processors.lifecycle.orphans.owned import Defined, in_use
 from holdfast.processors.lifecycle.orphans.put_back import put_back
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done
+from holdfast.processors.lifecycle.plans.erased_keys import ErasedKeys
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts.orphans import (
     Archived,
@@ -43,7 +44,6 @@ from holdfast.processors.lifecycle.plans.facts.orphans import (
 )
 from holdfast.processors.lifecycle.plans.stages import ArchiveOrphan, DeleteOrphan, OrphanStage, PutTopicBack
 from holdfast.processors.lifecycle.ports import now_utc
-from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys
 
 
 class CleaningFailed(HoldfastError):

@@ -27,9 +27,9 @@ from holdfast.infra.system.rooted import inside
 from holdfast.processors.lifecycle.orphans.archive import Archive, disk_errors, read, write
 from holdfast.processors.lifecycle.orphans.kinds import sha256_of
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done
+from holdfast.processors.lifecycle.plans.erased_keys import ErasedKeys, message_key_in
 from holdfast.processors.lifecycle.plans.facts.orphans import VERSION, Archived
 from holdfast.processors.lifecycle.plans.stages import PutTopicBack
-from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys, message_key_in
 
 _FILE = "put-back.json"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -102,6 +102,33 @@ class ErasureFacts(msgspec.Struct, frozen=True):
     begun_at: float
     finished: bool
     proven: bool
+
+
+class FactsOfErasures(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a processor's facts that is about erased keys.
+
+    Args:
+        erased: The erasures of the processor's keys; only for verbs that could bring an erased key back.
+        mark: The keyed hash of the request's key; only for ``erase``.
+        erased_lines: The numbers of the lines of an export file that have an erased key.
+    """
+
+    erased: tuple[ErasureFacts, ...] = ()
+    mark: str = ""
+    erased_lines: tuple[int, ...] = ()
+
+
+class ErasureSource(Protocol):
+    """Reads the facts about erased keys; changes nothing."""
+
+    def erasures(self, processor: str) -> tuple[ErasureFacts, ...]:
+        """The erasures of the processor's keys, oldest first."""
+
+    def mark(self, processor: str, key: str) -> str:
+        """The keyed hash of a message key, with which erasures name it."""
+
+    def erased_lines(self, processor: str, path: str) -> tuple[int, ...]:
+        """The numbers of the lines of an export file that have a key of the processor that was erased later."""
 
 
 def decode(text: str) -> Certificate:

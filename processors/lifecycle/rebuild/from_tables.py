@@ -36,6 +36,7 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.topology import Subtopology, Topology
 from holdfast.processors.lifecycle.deploy.keep_or_replace import POLL_S
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, ProgressLog
+from holdfast.processors.lifecycle.plans.erased_keys import ErasedKeyThere
 from holdfast.processors.lifecycle.plans.facts.warehouse import ROW
 from holdfast.processors.lifecycle.plans.stages import (
     AdoptTable,
@@ -63,7 +64,6 @@ from holdfast.processors.lifecycle.rebuild.table_rows import (
     unreadable,
 )
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
-from holdfast.processors.lifecycle.world.erased_keys import ErasedKeyThere
 
 #: Maximum seconds to wait until Kafka has removed killed members from the group.
 GONE_S = 120.0

@@ -11,8 +11,8 @@ from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.erased_keys import ErasedKeys, nothing_erased
 from holdfast.processors.lifecycle.plans.facts.warehouse import Tables
-from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys, nothing_erased
 
 #: Function of processor and stores that asks workers for fingerprints: store -> partition -> fingerprint.
 Held = Callable[[str, Sequence[str]], Mapping[str, Mapping[int, Fingerprint]]]

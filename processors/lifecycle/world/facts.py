@@ -21,7 +21,7 @@ from holdfast.processors.lifecycle.deploy.keep_or_replace import look
 from holdfast.processors.lifecycle.deploy.marking import behind
 from holdfast.processors.lifecycle.deploy.present import pids_at_work, slots_beyond
 from holdfast.processors.lifecycle.deploy.releases import release_id
-from holdfast.processors.lifecycle.plans.certificates import ErasureFacts, mark_of
+from holdfast.processors.lifecycle.plans.erased_keys import ErasuresOfWorld
 from holdfast.processors.lifecycle.plans.facts.behind import Behind
 from holdfast.processors.lifecycle.plans.facts.dead_letters import LetterFacts
 from holdfast.processors.lifecycle.plans.facts.facts import (
@@ -39,7 +39,6 @@ from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.world.changelog_meta import last_meta
 from holdfast.processors.lifecycle.world.dead_letters import letter_facts
-from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys, erasures_of, secret_of
 from holdfast.processors.lifecycle.world.export_files import file_facts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
@@ -51,7 +50,7 @@ GHOSTS_S = 60.0
 _LOOK_EVERY_S = 0.5
 
 
-class WorldFacts:
+class WorldFacts(ErasuresOfWorld):
     """Reads the facts of processors; implements ``FactSource``, which describes the methods.
 
     Args:
@@ -179,15 +178,6 @@ class WorldFacts:
             number: last_meta(self._topics, changelog, number, (starts[number], end)) for number, end in ends.items()
         }
         return {number: dict(meta.inputs) for number, meta in found.items() if meta is not None}
-
-    def erasures(self, processor: str) -> tuple[ErasureFacts, ...]:
-        return erasures_of(self._world.registry, processor)
-
-    def erased_lines(self, processor: str, path: str) -> tuple[int, ...]:
-        return ErasedKeys.of(self._world.registry, self._world.paths, processor).lines_in(path)
-
-    def mark(self, processor: str, key: str) -> str:
-        return mark_of(secret_of(self._world.paths), processor, key.encode())
 
     def spread(self, topic: str) -> str:
         """The partitioner of a topic's writers, derived from the topic's newest keys."""

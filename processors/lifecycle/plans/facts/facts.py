@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.infra.kafka.records import KeysOf, Member, Partition, TopicFacts, worker_of
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.plans.certificates import ErasureFacts
+from holdfast.processors.lifecycle.plans.certificates import ErasureSource, FactsOfErasures
 from holdfast.processors.lifecycle.plans.facts.behind import Behind
 from holdfast.processors.lifecycle.plans.facts.dead_letters import LetterFacts
 from holdfast.processors.lifecycle.plans.facts.files import FileFacts
@@ -137,7 +137,7 @@ class Counted(msgspec.Struct, frozen=True):
     where: str
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class Facts(FactsOfErasures, msgspec.Struct, frozen=True, kw_only=True):
     """All facts of a processor at one moment (``now``, seconds since 1970).
 
     Args:
@@ -176,9 +176,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             ``deploy``.
         spread: Input topic -> partitioner of its writers (``infra.kafka.topics.partitioners``).
         keys: Topic -> partition -> keys of its newest records; only for ``provision`` and ``deploy``.
-        erased: The erasures of the processor's keys; only for verbs that could bring an erased key back.
-        mark: The keyed hash of the request's key; only for ``erase``.
-        erased_lines: The numbers of the lines of ``file`` that have an erased key.
     """
 
     processor: str
@@ -211,9 +208,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     held: dict[str, dict[int, dict[str, int]]] = {}
     workers: int | None = None
     settings: tuple[str, ...] = ()
-    erased: tuple[ErasureFacts, ...] = ()
-    mark: str = ""
-    erased_lines: tuple[int, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -266,7 +260,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return units / assumed_per_s, f"no rate measured yet, {assumed_per_s:,.0f} {unit} per second assumed"
 
 
-class FactSource(Protocol):
+class FactSource(ErasureSource, Protocol):
     """Reads facts; changes nothing."""
 
     def now(self) -> float:
@@ -349,15 +343,6 @@ class FactSource(Protocol):
 
     def settings(self, processor: str) -> tuple[str, ...]:
         """Differences between the present settings for workers and the deployed settings, one text for each."""
-
-    def erasures(self, processor: str) -> tuple[ErasureFacts, ...]:
-        """The erasures of the processor's keys, oldest first."""
-
-    def mark(self, processor: str, key: str) -> str:
-        """The keyed hash of a message key, with which erasures name it."""
-
-    def erased_lines(self, processor: str, path: str) -> tuple[int, ...]:
-        """The numbers of the lines of an export file that have a key of the processor that was erased later."""
 
     def spread(self, topic: str) -> str:
         """The partitioner that the writers of a topic use."""

@@ -22,6 +22,7 @@ from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.orphans.kinds import sha256_of
 from holdfast.processors.lifecycle.orphans.put_back import put_back
 from holdfast.processors.lifecycle.plans.certificates import ErasureFacts, mark_of
+from holdfast.processors.lifecycle.plans.erased_keys import ErasedKeys, ErasedKeyThere, exported_at, secret_of
 from holdfast.processors.lifecycle.plans.facts.files import FileFacts, FileStore
 from holdfast.processors.lifecycle.plans.facts.orphans import Manifest
 from holdfast.processors.lifecycle.plans.facts.warehouse import StoreTable, StoreVersion
@@ -31,7 +32,6 @@ from holdfast.processors.lifecycle.plans.stages import CheckTable, PutTopicBack
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 from holdfast.processors.lifecycle.verbs.table import decide
-from holdfast.processors.lifecycle.world.erased_keys import ErasedKeys, ErasedKeyThere, exported_at, secret_of
 from tests.unit.processors.lifecycle.worlds import orders_topology, world_of
 
 ERASED_AT = datetime(2026, 11, 30, 12, tzinfo=UTC)

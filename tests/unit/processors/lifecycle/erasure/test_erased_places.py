@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import InlineProcess, InMemoryCluster, Partition, VirtualClock
-from holdfast.infra.database.erasures import ErasureBook
+from holdfast.infra.database.applies import ErasureBook
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.kafka.records import Record
 from holdfast.infra.kafka.topics.topic_copies import copied_records, file_of, write_copy

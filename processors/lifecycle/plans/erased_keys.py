@@ -22,6 +22,7 @@ from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown,
 from holdfast.processors.engine.state.exports import entry_of
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.certificates import ErasureFacts, decode, mark_of
+from holdfast.processors.lifecycle.ports import World
 
 
 class ErasedKeyThere(ApplyFailed):
@@ -40,15 +41,6 @@ def secret_of(paths: Paths) -> bytes:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_private(file, secrets.token_hex(32))
     return file.read_bytes()[:64]
-
-
-def erasures_of(registry: Registry, processor: str) -> tuple[ErasureFacts, ...]:
-    """The erasures of a processor's keys, oldest first."""
-    found = []
-    for each in registry.erasures.of(processor):
-        proven = bool(each.document) and decode(each.document).proven
-        found.append(ErasureFacts(each.mark, each.begun_at.timestamp(), each.finished_at is not None, proven))
-    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -104,6 +96,28 @@ class ErasedKeys:
                 if line.strip() and self.erased_at(entry_of(line, number).message_key, written) is not None:
                     found.append(number)
         return tuple(found)
+
+
+class ErasuresOfWorld:
+    """The part of ``FactSource`` that is about erased keys; ``_world`` has the registry and the home folder."""
+
+    _world: World
+
+    def erasures(self, processor: str) -> tuple[ErasureFacts, ...]:
+        """The erasures of the processor's keys, oldest first."""
+        found = []
+        for each in self._world.registry.erasures.of(processor):
+            proven = bool(each.document) and decode(each.document).proven
+            found.append(ErasureFacts(each.mark, each.begun_at.timestamp(), each.finished_at is not None, proven))
+        return tuple(found)
+
+    def erased_lines(self, processor: str, path: str) -> tuple[int, ...]:
+        """The numbers of the lines of an export file that have a key of the processor that was erased later."""
+        return ErasedKeys.of(self._world.registry, self._world.paths, processor).lines_in(path)
+
+    def mark(self, processor: str, key: str) -> str:
+        """The keyed hash of a message key, with which erasures name it."""
+        return mark_of(secret_of(self._world.paths), processor, key.encode())
 
 
 def nothing_erased(processor: str) -> ErasedKeys:
