@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from typing import Any
 
 import msgspec
@@ -42,8 +43,8 @@ def key_from_text(text: str, form: DeserializerChoice) -> bytes:
         return text.encode()
     if name in NUMBERS:
         try:
-            return number_writer(name)(int(text) if name in _WHOLE else float(text))
-        except ValueError as failure:
+            return number_writer(name)(msgspec.json.decode(text, type=int if name in _WHOLE else float))
+        except JSON_FAILURES as failure:
             raise QueryWrong(
                 f"The key {text[:80]!r} is no {name}; the keys of this store are numbers of this kind.",
                 action="Send the key as a number, for example 42.",
@@ -56,7 +57,7 @@ def key_from_text(text: str, form: DeserializerChoice) -> bytes:
         except JSON_FAILURES:
             value = text
         if name == "msgpack":
-            return write_msgpack(value)
+            return _packed(value, text)
         return text.encode() if value is not text else msgspec.json.encode(text)
     raise QueryWrong(
         f"The key {text[:80]!r} can't be written: the keys of this store have the deserializer {name}.",
@@ -85,11 +86,29 @@ def shown_key(key: bytes, form: DeserializerChoice) -> dict[str, Any]:
     name, exact = _name(form), {"key_base64": base64.b64encode(key).decode()}
     try:
         if name in NUMBERS:
-            return {"key": number_reader(name)(key)}
-        text = key.decode()
-    except (ValueError, UnicodeDecodeError):
+            number = number_reader(name)(key)
+            return {"key": number} if math.isfinite(number) else exact
+        text = _msgpack_text(key) if name == "msgpack" else key.decode()
+        is_same = name in _UTF8 or (name in ("json", "msgpack") and key_from_text(text, form) == key)
+    except (*JSON_FAILURES, QueryWrong):
         return exact
-    return {"key": text} if name in (*_UTF8, "json") else {"key": text, **exact}
+    return {"key": text} if is_same else {"key": text, **exact}
+
+
+def _packed(value: Any, text: str) -> bytes:
+    try:
+        return write_msgpack(value)
+    except OverflowError as failure:
+        raise QueryWrong(
+            f"The key {text[:80]!r} is no msgpack: {failure}.",
+            action="Send a number of at most 64 bits, or the key's bytes as base64 with `encoding=base64`.",
+            seen=text[:80],
+        ) from failure
+
+
+def _msgpack_text(key: bytes) -> str:
+    value = msgspec.msgpack.decode(key)
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _name(form: DeserializerChoice) -> str:

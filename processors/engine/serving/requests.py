@@ -197,9 +197,19 @@ def judge(head: bytes, rules: Rules) -> Head | Refused:
         query,
         headers.get("Authorization", ""),
         is_forwarded=FORWARDED in headers,
-        keeps=version == "HTTP/1.1" and headers.get("Connection", "").lower() != "close",
+        keeps=version == "HTTP/1.1" and _is_followed(headers),
         headers=sent,
     )
+
+
+def _is_followed(headers: Message) -> bool:
+    """Whether another request may follow this one on its connection.
+
+    A body that comes with a GET is not read. On a kept connection, its bytes would be taken for the next request.
+    """
+    if headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in headers:
+        return False
+    return "close" not in [each.strip().lower() for each in headers.get("Connection", "").split(",")]
 
 
 class _Parsed(BaseHTTPRequestHandler):

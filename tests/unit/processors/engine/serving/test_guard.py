@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.infra.masking import masked
 from holdfast.infra.settings import ServingSettings
 from holdfast.processors.engine.serving.guard import Guard, control_token
 
@@ -88,3 +89,50 @@ def test_without_a_configured_token_one_is_drawn_and_never_shown() -> None:
     assert len(first.token) >= 32
     assert first.token not in repr(first)
     assert first.admits("POST", "/stop", f"Bearer {first.token}")
+
+
+def test_the_right_to_read_state_depends_on_the_store() -> None:
+    own = {"totals": "t" * 16, "minutes": "m" * 16}
+    guard = Guard(ServingSettings(token=SECRET, state_token="s" * 16, store_tokens=own, read_token="r" * 16), TOKEN)
+    bearers = {
+        "all": f"Bearer {'s' * 16}",
+        "control": RIGHT,
+        "totals": f"bearer {'t' * 16}",
+        "minutes": f"Bearer {'m' * 16}",
+        "read": f"Bearer {'r' * 16}",
+        "secret": SECRETS,
+        "bare": "s" * 16,
+        "none": None,
+        "empty": "Bearer ",
+    }
+    readers = {
+        store: [name for name, given in bearers.items() if guard.admits_state(store, given)]
+        for store in ("", "totals", "minutes", "x")
+    }
+    assert readers == {
+        "": ["all", "control", "totals", "minutes"],
+        "totals": ["all", "control", "totals"],
+        "minutes": ["all", "control", "minutes"],
+        "x": ["all", "control"],
+    }
+    assert not any(guard.admits("POST", "/stop", bearers[name]) for name in ("all", "totals", "read"))
+
+
+def test_workers_with_one_secret_have_one_token_of_state_and_others_have_their_own() -> None:
+    shared = {Guard(ServingSettings(token=SECRET)).state_token for _ in range(2)}
+    assert len(shared) == 1
+    assert not shared & {SECRET, TOKEN, Guard(ServingSettings(token=SECRET + "x")).state_token}
+    assert len({Guard(ServingSettings()).state_token for _ in range(2)}) == 2
+    assert Guard(ServingSettings(token=SECRET, state_token="s" * 16)).state_token == "s" * 16
+
+
+def test_tokens_of_state_are_in_no_text() -> None:
+    settings = ServingSettings(state_token="s" * 16, store_tokens={"totals": "t" * 16})
+    guard = Guard(settings)
+    assert not any(token in f"{guard!r} {settings!r}" for token in ("s" * 16, "t" * 16, guard.token))
+    assert masked(f"{'s' * 16} {'t' * 16} {guard.token}") == "*** *** ***"
+
+
+def test_a_short_token_of_a_store_is_refused() -> None:
+    with pytest.raises(ValueError, match="the token of store totals is not 16 visible ASCII characters"):
+        ServingSettings(store_tokens={"totals": "short"})
