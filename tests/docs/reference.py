@@ -6,11 +6,13 @@ code.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from holdfast.processors.engine.serving.state.openapi import DOCUMENT
 from tests.docs.api_pages import PAGES, api_pages
 from tests.docs.command_pages import commands_page, daily_page, data_page, groups_page, verbs_page
 from tests.docs.error_pages import checks_page, errors_page, operating_errors_page
@@ -26,6 +28,7 @@ MADE: dict[str, Callable[[], str]] = {
     "checks.md": checks_page,
     "errors.md": errors_page,
     "errors-operating.md": operating_errors_page,
+    "openapi.json": lambda: json.dumps(DOCUMENT, indent=1) + "\n",
     **{page: partial(lambda name: api_pages()[name], page) for page in PAGES},
 }
 #: Pages in ``docs/reference`` that are written by hand, not generated.

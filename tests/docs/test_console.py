@@ -19,7 +19,23 @@ from tests.tidy.test_settings_documented import variables
 COMMAND_LINE = loaded(app)
 #: Programs that are not Holdfast's; their arguments are not checked.
 OTHERS = {
-    *("cd", "cp", "docker", "echo", "generate", "git", "grep", "jq", "kill", "pip", "printf", "sed", "ss", "true"),
+    *(
+        "cd",
+        "cp",
+        "curl",
+        "docker",
+        "echo",
+        "generate",
+        "git",
+        "grep",
+        "jq",
+        "kill",
+        "pip",
+        "printf",
+        "sed",
+        "ss",
+        "true",
+    ),
     *("venv-pack", "spark-submit", ".venv/bin/towncrier", "("),
 }
 SETTINGS = {name for name, _, _ in variables(Settings, "HOLDFAST_")}

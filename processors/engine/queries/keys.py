@@ -1,4 +1,4 @@
-"""Message keys in queries: texts for people and URLs, bytes for the store.
+"""Message keys in queries: texts in URLs and answers, bytes in the store.
 
 A store has the bytes of the keys as they are in Kafka. The key's serializer decides how a text becomes these bytes::
 

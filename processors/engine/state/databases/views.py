@@ -161,7 +161,7 @@ class Views:
             self._drop_published()
 
     def retire(self) -> None:
-        """Makes no views any more, and waits until readers have released theirs. Call it before the database closes.
+        """Makes no more views, and waits until readers have released theirs. Call it before the database closes.
 
         Readers notice it at their next read, so the wait is short.
         """
