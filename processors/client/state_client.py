@@ -183,8 +183,8 @@ class StateClient:
     ) -> Iterator[StateAnswer]:
         """Iterates over the keys of a store with their states, through all pages and partitions.
 
-        Each page is one commit of one partition. Pages are read while the iteration goes on, so two pages can stand for
-        different commits. Within a partition, keys come in the order of their length, then of their bytes.
+        Each page is one commit of one partition. A page is read when the iteration needs it, so two pages can stand
+        for different commits. Within a partition, keys come in the order of their length, then of their bytes.
 
         Args:
             store: The store.

@@ -314,13 +314,20 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "        return None",
         (
             "StateClient",
-            "AsyncStateClient",
             "StateAnswer",
             "StateAway",
             "StateRefused",
             "StoreUnknown",
             "QueryWrong",
         ),
+    ),
+    "api-async-state-client.md": (
+        "Python API: reading state with asyncio",
+        "The same methods as those of [StateClient](api-state-client.md), for programs with asyncio.",
+        "from holdfast import AsyncStateClient\n\n\n"
+        "async def orders_of(client: AsyncStateClient, customer: str) -> int:\n"
+        '    return await client.get("totals", customer, "orders", default=0)',
+        ("AsyncStateClient",),
     ),
     "api-operating.md": (
         "Python API: tables, settings, errors",
