@@ -169,7 +169,8 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         '    cluster.produce("orders", b\'{"left": 3}\', b"nails")\n'
         '    app = Application("localhost:9092", consumer_group="shop", auto_offset_reset="earliest")\n'
         "    retry = Patience(give_up_s=3600)\n"
-        '    app.dataframe(app.topic("orders")).sink(SqlSink(f"sqlite:///{file}", "orders", create=True, retry=retry))\n'
+        '    sink = SqlSink(f"sqlite:///{file}", "orders", create=True, retry=retry)\n'
+        '    app.dataframe(app.topic("orders")).sink(sink)\n'
         "    cluster.run(app)\n"
         "    assert file.exists()",
         (),

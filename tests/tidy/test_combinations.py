@@ -30,7 +30,6 @@ NO_STEPS = {
     "get_consumer_on": "it reads outside of streams",
     "get_producer": "it sends outside of streams",
     "get_producer_on": "it sends outside of streams",
-    "state_client": "it reads outside of streams",
     "now": "the worker's clock differs between runs",
     "run": "it runs an application",
     "run_on": "it runs an application",
