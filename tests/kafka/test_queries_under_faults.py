@@ -54,14 +54,17 @@ class Questions:
     refusals: Counter[int] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
     odd: list[str] = field(default_factory=list)
+    gone: threading.Event = field(default_factory=threading.Event)
 
     def ask(self, seed: int) -> None:
         """Ask until there are enough answers, or an answer is odd."""
         chance = random.Random(seed)
         with httpx.Client(trust_env=False, timeout=30) as client:
             while len(self.answers) < self.wanted and not self.odd:
-                with suppress(httpx.HTTPError, OSError, ValueError, KeyError):
+                try:
                     self._ask_once(client, chance)
+                except (httpx.HTTPError, OSError, ValueError, KeyError):  # the worker is dead or starts
+                    self.gone.wait(0.05)
 
     def _ask_once(self, client: httpx.Client, chance: random.Random) -> None:
         worker, key = chance.choice(self.workers), f"k{chance.randrange(KEYS + 2)}"
