@@ -1,4 +1,4 @@
-"""The reasons why a query gets no answer. Each one has its HTTP status in ``serving.state_routes``."""
+"""The reasons why a query gets no answer. Each one has its HTTP status in ``serving.state.routes``."""
 
 from __future__ import annotations
 

@@ -33,6 +33,8 @@ GROUP_FRESH_S, REQUEST_TIMEOUT_S = 1.0, 2.5
 FORWARD_TIMEOUT_S = 5.0
 #: HTTP status of a worker that does not own the task of a forwarded query.
 MISDIRECTED = 421
+#: HTTP status of a worker that has another token of state.
+UNAUTHORIZED = 401
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,12 @@ class Peers:
             ) from failure
         if answer.headers.get("Server") != SERVER:  # another program has taken the address of a worker that has ended
             raise StateAway(f"At the address of the worker that owns the task is no worker of Holdfast: {peer.url}.")
+        if answer.status_code == UNAUTHORIZED:  # the client's own token is right, so the client must not see a 401
+            raise StateAway(
+                f"The worker at {peer.url} owns the task, and refuses this worker's token of state. All workers of a "
+                "processor need the same `HOLDFAST_SERVING__STATE_TOKEN` (or `HOLDFAST_SERVING__TOKEN`).",
+                retry_after_s=5.0,
+            )
         passed = {name: answer.headers[name] for name in PASSED_HEADERS if name in answer.headers}
         return Answer(answer.status_code, answer.content, answer.headers.get("Content-Type", ""), passed)
 

@@ -193,8 +193,26 @@ class Stranger(BaseHTTPRequestHandler):
         """Logs nothing."""
 
 
-def test_the_answer_of_another_program_at_a_workers_address_is_no_answer(world: World) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Stranger)
+class OtherToken(Stranger):
+    """A worker that has another token of state."""
+
+    def version_string(self) -> str:
+        return "holdfast"
+
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.end_headers()
+
+
+@pytest.mark.slow  # the first HTTP client of a process loads certificates
+@pytest.mark.parametrize(
+    ("handler", "says"),
+    [(Stranger, "no worker of Holdfast"), (OtherToken, "need the same `HOLDFAST_SERVING__STATE_TOKEN`")],
+)
+def test_what_answers_at_an_owners_address_may_be_no_owner_that_answers(
+    world: World, handler: type[Stranger], says: str
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     other_worker(world.cluster, "shop", ["orders"], f"127.0.0.1:{server.server_port}")
@@ -205,7 +223,7 @@ def test_the_answer_of_another_program_at_a_workers_address_is_no_answer(world: 
         here = asked.json("/stores")[1]["stores"][0]["here"]
         away = min({0, 1, 2} - set(here))
         code, body = asked.json(f"/stores/values/keys/alice?partition={away}&wait=0")
-        assert (code, "no worker of Holdfast" in body["error"]) == (503, True), body
+        assert (code, says in body["error"]) == (503, True), body
 
     try:
         world.ask(ask, processed=1)
