@@ -12,7 +12,13 @@ from random import Random
 from typing import Any
 
 from tests.combinations.grammar import CHOICES, OF_TABLES, OPENINGS, SOURCES, STEPS, TOPICS, Kind, Mark, Step
-from tests.combinations.later_draws import by_the_clock, with_columns, with_durable_calls, with_sinks_and_places
+from tests.combinations.later_draws import (
+    by_the_clock,
+    with_a_staging_sink,
+    with_columns,
+    with_durable_calls,
+    with_sinks_and_places,
+)
 from tests.combinations.messages import Needs, draw_messages
 from tests.combinations.scope import Made, Scope, Tasks
 from tests.combinations.topology import Compared, Line, Topology
@@ -470,6 +476,7 @@ def _finished(scope: Scope, seed: int) -> Topology:
         scope.lines = [replace(each, code=each.code.replace("(later)", "(unmoved)")) for each in scope.lines]
     with_columns(scope, seed)
     with_sinks_and_places(scope, seed)
+    with_a_staging_sink(scope, seed)
     made = Topology(
         tuple(with_durable_calls(by_the_clock(scope, line, seed), seed) for line in scope.lines),
         dict.fromkeys(topics, scope.partitions),

@@ -105,7 +105,7 @@ def result_of(cluster: InMemoryCluster, topology: Topology) -> Result:
     stores = {
         name: {
             place: _kept(place[1], value)
-            for place, value in _held(cluster, name, described).items()
+            for place, value in held(cluster, name, described).items()
             if place[0] != _OWN_KEY and not place[1].startswith((_OWN_NAMES, _OPEN_WINDOWS))
         }
         for name in topology.stores
@@ -122,7 +122,7 @@ def _kept(name: str, value: Any) -> Any:
     return value
 
 
-def _held(cluster: InMemoryCluster, store: str, described: Described) -> dict[tuple[bytes, str], Any]:
+def held(cluster: InMemoryCluster, store: str, described: Described) -> dict[tuple[bytes, str], Any]:
     """The content of a store, from its committed changelog or from the processed records of its topic."""
     if store in described.logs:
         return cluster._rows(GROUP, described.logs[store])

@@ -15,6 +15,8 @@ COLUMNS_SHARE = 0.25
 SINKS_SHARE = 0.15
 #: The share of topologies in which calls of ``apply_async`` are durable.
 DURABLE_SHARE = 0.5
+#: The share of topologies with a staging sink, if they have one input.
+STAGED_SHARE = 0.4
 
 
 def by_the_clock(scope: Scope, line: Line, seed: int) -> Line:
@@ -71,3 +73,18 @@ def with_sinks_and_places(scope: Scope, seed: int) -> None:
             scope.lines[at] = replace(line, code=f"sunk({line.code})")
         elif not stream.odd and not stream.grouped and not stream.window:
             scope.lines[at] = replace(line, code=f"{line.code}.apply(placed)")
+
+
+def with_a_staging_sink(scope: Scope, seed: int) -> None:
+    """Adds a staging sink, and a topic with the same values, to one stream of some topologies with one input.
+
+    The sink's store would join the tasks of several inputs. The names show in no result that runs compare.
+    """
+    random = Random(f"staging sink of {seed}")
+    if random.random() >= STAGED_SHARE or sum(len(each.topics) for each in scope.tasks) != 1:
+        return
+    streams = {each.name for each in scope.made if each.kind == "stream" and not each.first}
+    places = [at for at, line in enumerate(scope.lines) if line.name in streams - scope.fields.keys()]
+    if places:
+        line = scope.lines[at := random.choice(places)]
+        scope.lines[at] = replace(line, code=f"staged({line.code}, app, 'lake')")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -24,7 +25,8 @@ from holdfast.processors.testing.consumers import InMemoryMember
 from holdfast.processors.testing.process import Process
 from tests.combinations.added_sources import FED
 from tests.combinations.changes import SOURCES, changed_by
-from tests.combinations.judge import Result, Wrong, result_of
+from tests.combinations.functions import LAKES, Lake
+from tests.combinations.judge import Result, Wrong, held, result_of
 from tests.combinations.schedules import Kill, Schedule
 from tests.combinations.switches import switched
 from tests.combinations.topology import Topology
@@ -92,6 +94,7 @@ class Trial:
     """
 
     def __init__(self, topology: Topology, schedule: Schedule, folder: Path, expected: Result | None = None) -> None:
+        LAKES[-1] = Lake()
         topology = changed_by(topology, schedule.changes, schedule.seed)
         self.topology, self.schedule, self._folder, self._expected = topology, schedule, folder, expected
         self.random = Random(schedule.seed)
@@ -176,7 +179,32 @@ class Trial:
         assert self.result is not None
         if SOURCES.intersection(self.schedule.changes):
             self._check_source()
+        self._check_lake()
         return self.result
+
+    def _check_lake(self) -> None:
+        """Raises Wrong unless readers of the staging sink see what its topic has, and nothing twice.
+
+        The last answers of commits may be on their way: what they staged is in the list of the committed state.
+        """
+        lake = LAKES[-1]
+        if "sink-lake" not in self._described.changelogs:
+            return
+        topic = [json.dumps(json.loads(each.value or b"null")) for _, each in self.cluster.read("lake-copy")]
+        waiting = [
+            row
+            for (_, name), record in held(self.cluster, "sink-lake", self._described).items()
+            if name == "__holdfast/sinks/lake"
+            for sequence, content in record["staged"]
+            if sequence > max(lake.last.values(), default=0)
+            for part in content
+            for row in lake.staged[part]
+        ]
+        shown, wanted = Counter([*lake.seen.get("lake", ()), *waiting]), Counter(topic)
+        if not self.schedule.exactly_once:
+            wanted = Counter({row: min(count, shown[row]) for row, count in wanted.items()})
+        if shown != wanted:
+            raise Wrong("sink", f"missing {(wanted - shown).most_common(2)}, new {(shown - wanted).most_common(2)}")
 
     def _check_source(self) -> None:
         """Raises Wrong unless each message of the added source, and each result of such a message, was sent once."""
