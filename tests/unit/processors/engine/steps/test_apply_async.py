@@ -201,6 +201,16 @@ def test_slow_calls_still_wait_together_after_many_turns(durable: bool) -> None:
     assert sum(number == 16 for number in together) >= 1_000 // 16 - 4
 
 
+@pytest.mark.parametrize("options", [{"commit_every": 1}, {"on_message_processed": lambda *place: None}])
+def test_with_a_commit_or_a_callback_for_each_message_one_call_is_made_at_a_time(options: dict[str, Any]) -> None:
+    service, cluster = Service(), world(20)
+    app = application(**options)
+    app.dataframe(app.topic("in")).apply_async(service).to_topic(app.topic("out"))
+    cluster.run(app)
+    assert service.most == 1
+    assert len(sent(cluster)) == 20
+
+
 async def answer(value: Any) -> Any:
     return value
 
