@@ -228,6 +228,7 @@ def test_an_answer_is_not_used_after_its_ttl(seconds: int, again: bool) -> None:
     assert kept(cluster) == {}
 
 
+@pytest.mark.slow
 def test_a_clear_of_a_key_drops_its_answers_and_a_clear_with_a_rewind_all() -> None:
     service, cluster, dying = Service(), world(20, partitions=1), Dying(8)
     killed(cluster, calling(service, dying))
@@ -285,6 +286,7 @@ def test_steps_before_it_filter_change_and_set_times() -> None:
     assert times == {number: number + 1_001 for number in left}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False])
 def test_calls_before_or_behind_group_by_are_made_once(before: bool) -> None:
     service, cluster, dying = Service(), world(), Dying(17)
