@@ -172,7 +172,7 @@ class EraseConfig(VerbConfig):
     key: str = Field(
         min_length=1,
         description="The message key (text). Dagster keeps this config with the run: delete the run afterwards, or use "
-        "`holdfast erase`.",
+        "`holdfast erase PROCESSOR KEY`.",
     )
 
     def request(self) -> Erase:

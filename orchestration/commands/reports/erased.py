@@ -17,7 +17,7 @@ def erased(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the certificates of erased keys, oldest first. Exit code 1: a key has state again, or it is not proven.
+    """Print the certificates of erased keys. Exit code 1: a key has state again, or a certificate proves nothing.
 
     A certificate names a key by a keyed hash. `--look` finds state that later messages of an erased key made.
     """
@@ -50,9 +50,7 @@ def erased(
         for each in certificates:
             typer.echo(in_text(each))
             if again is not None and (entries := again.get(each.mark, 0)):
-                typer.echo(
-                    f"  Later messages of the key made {entries} entries. Erase the key again: `holdfast erase`."
-                )
+                typer.echo(f"  Later messages of the key made {entries} entries. Erase the key again.")
         if not certificates:
             typer.echo(f"No key of {processor} was erased.")
     if any(again or ()) or not all(each.proven for each in certificates):
