@@ -14,6 +14,7 @@ from holdfast.assets import keys
 from holdfast.assets.checks.compaction import COMPACTION
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.definitions import build_definitions
+from holdfast.processors.lifecycle.plans.certificates import decode
 from holdfast.processors.lifecycle.plans.requests import Stop
 from tests.parts.operated import Operated
 
@@ -125,3 +126,22 @@ def test_after_a_change_the_changelogs_are_looked_at(operated: Operated, definit
     assert not evaluation.passed
     assert "cleanup.policy is delete, expected compact" in evaluation.description
     assert evaluation.metadata["after_run"].value == done.run_id
+
+
+@pytest.mark.thorough
+def test_a_key_is_erased_by_its_job_when_the_shown_hash_is_confirmed(
+    operated: Operated, definitions: dg.Definitions
+) -> None:
+    operated.bring_up()
+    operated.feed(keys=3, each=2)
+    operated.processed(6)
+    config = {"processor": operated.group, "key": "key-1"}
+    facts = told(launch(definitions, "erase_key", "erase_one", **config))
+    assert (facts["changes"], facts["destructive"], facts["dry_run"]) == (True, True, True)
+    assert "key-1" not in facts["explanation"]
+    unconfirmed = launch(definitions, "erase_key", "erase_one", **config, dry_run=False)
+    assert not unconfirmed.success
+    assert launch(definitions, "erase_key", "erase_one", **config, dry_run=False, confirm=facts["plan"]).success
+    assert set(operated.logged()) == {"key-0", "key-2"}
+    (record,) = operated.verbs.registry.erasures.of(operated.group)
+    assert decode(record.document).proven

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import shlex
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast.infra.kafka.topics.reader import read_range
+from holdfast.orchestration.cli import main
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.checkpoints.manifest import folder_of
 from holdfast.processors.lifecycle.plans.certificates import Certificate, decode
 from holdfast.processors.lifecycle.plans.explanation import explain
-from holdfast.processors.lifecycle.plans.plan import Plan
-from holdfast.processors.lifecycle.plans.requests import Clear, Erase, Keys
+from holdfast.processors.lifecycle.plans.plan import Plan, Refused
+from holdfast.processors.lifecycle.plans.requests import Clear, Erase, Keys, Stop
 from tests.parts.operated import Killed, Operated, killing_at_stages
 
 KEY = "key-3"
@@ -115,3 +118,48 @@ def test_an_unknown_key_is_erased_with_the_proof_that_no_place_had_it(operated: 
     assert certificate.proven
     assert [each.outcome for each in certificate.proofs if each.kind in ("state", "exports")] == ["absent", "absent"]
     assert operated.logged() == before
+
+
+@pytest.mark.thorough
+def test_a_key_that_is_being_written_is_erased_up_to_one_offset_and_later_messages_stay(
+    operated: Operated, capfd: pytest.CaptureFixture[str]
+) -> None:
+    operated.bring_up()
+    operated.feed(keys=4, each=50)
+    operated.processed(200)
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.is_set():
+            operated.feed(keys=4, each=1)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        operated.do(Erase(operated.group, KEY))
+    finally:
+        ended.set()
+        writer.join()
+    certificate = certificate_of(operated)
+    assert certificate.proven, certificate
+    topics, head = operated.topics, key_prefix(KEY.encode())
+    for number, end in certificate.ends[operated.changelog].items():
+        start = topics.start_offsets(operated.changelog)[number]
+        records = read_range(topics.bootstrap, operated.changelog, number, start, end, committed=False)
+        assert not [each for each in records if each.value is not None and (each.key or b"").startswith(head)]
+    operated.wait_for(lambda: operated.logged().get(KEY), "state of later messages")
+    capfd.readouterr()
+    assert main(["erased", operated.group, "--look"]) == 1
+    assert "Later messages of the key made 1 entries" in capfd.readouterr().out
+
+
+@pytest.mark.thorough
+def test_a_stopped_processor_is_refused_and_the_named_command_makes_the_erasure_possible(operated: Operated) -> None:
+    operated.bring_up()
+    operated.do(Stop(operated.group))
+    refused = operated.verbs.plan(Erase(operated.group, KEY)).verdict
+    assert isinstance(refused, Refused)
+    program, *words = shlex.split(refused.action.split("`")[1])
+    assert program == "holdfast"
+    assert main([*words, "--yes"]) == 0
+    assert not isinstance(operated.verbs.plan(Erase(operated.group, KEY)).verdict, Refused)
