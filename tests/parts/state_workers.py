@@ -58,16 +58,22 @@ class World:
 
 
 class StateWorker:
-    """One worker. ``asked`` has the path and query of each request; ``connections`` counts accepted ones."""
+    """One worker. ``asked`` has the path and query of each request; ``connections`` counts accepted ones.
 
-    def __init__(self, world: World, slot: str) -> None:
-        self.world, self.slot = world, slot
+    Args:
+        listens: Whether it has a socket. Without one, a test calls ``reply`` itself.
+    """
+
+    def __init__(self, world: World, slot: str, *, listens: bool = True) -> None:
+        self.world, self.slot, self.url = world, slot, f"http://worker-{slot}:1"
         self.asked: list[str] = []
         self.fault: Fault = lambda target: None
         self.connections = 0
         self._open: set[socket.socket] = set()
         self._server: ThreadingHTTPServer | None = None
-        self.start()
+        self.lives = True
+        if listens:
+            self.start()
 
     def start(self) -> StateWorker:
         worker = self
@@ -100,19 +106,15 @@ class StateWorker:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.url, self.lives = f"http://127.0.0.1:{self._server.server_address[1]}", True
         return self
-
-    @property
-    def lives(self) -> bool:
-        return self._server is not None
 
     def kill(self) -> None:
         """End at once: the port refuses, and open connections break."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
-            self._server = None
+            self._server, self.lives = None, False
             self.drop_connections()
 
     def drop_connections(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from holdfast.processors.client.questions import Question, about_key
 from holdfast.processors.client.replies import Lost, Reply, Settled
 from holdfast.processors.client.workers import GivenWorkers
 from holdfast.processors.engine.queries.demand import Position
+from tests.parts.state_workers import TOKEN, StateWorker, World
 
 URLS = ("http://a:1", "http://b:1")
 
@@ -183,6 +185,61 @@ def test_a_token_of_encrypted_workers_never_leaves_tls() -> None:
     talked = Talked(reply)
     talked.known = Known(GivenWorkers(["https://a:1"], "a-token"), talked.clock, 10.0)
     assert isinstance(talked.about(key()), Settled)
+
+
+class Storm:
+    """Workers that die, come back, lose and gain partitions, and refuse, between any two requests."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.world = World(self._random.randint(1, 4), grouped=self._random.random() < 0.5)
+        self.workers = [StateWorker(self.world, str(slot), listens=False) for slot in range(self._random.randint(1, 3))]
+        self.world.owners = {at: self._random.choice(self.workers) for at in range(self.world.partitions)}
+        for number in range(10):
+            at = None if self.world.grouped else self._random.randrange(self.world.partitions)
+            self.world.put(f"k{number}", {"n": number}, at)
+        self.talked = Talked(self._reply)
+        urls = [each.url for each in self.workers[: self._random.randint(1, len(self.workers))]]
+        self.talked.known = Known(GivenWorkers(urls, TOKEN), self.talked.clock, 10.0)
+
+    def _reply(self, ask: Ask) -> Reply | Lost:
+        for at in range(self.world.partitions):
+            if self._random.random() < 0.1:
+                self.world.owners[at] = self._random.choice(self.workers)
+        for each in self.workers:
+            each.lives = self._random.random() < 0.85
+        worker = next(each for each in self.workers if each.url == ask.worker.url)
+        sent_at = self.talked.clock.monotonic()
+        if not worker.lives or self._random.random() < 0.05:
+            return Lost("ConnectError", dropped=self._random.random() < 0.5)
+        status, headers, document = self._random.choices(
+            [worker.reply(ask.target, f"Bearer {ask.worker.token}"), worker.away("The task moves."), (421, {}, {})],
+            [8, 1, 1],
+        )[0]
+        return Reply(
+            status, {name.lower(): text for name, text in headers.items()}, json.dumps(document).encode(), sent_at
+        )
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """The answer about a key; None if no worker could answer."""
+        try:
+            return self.talked.about(about_key("keys", "counts", name, (), {})).document
+        except StateAway:
+            return None
+
+
+def test_in_any_trouble_an_answer_is_right_and_absence_is_certain() -> None:
+    answered = asked = 0
+    for seed in range(25):
+        storm = Storm(seed)
+        for number in [*range(10), 99] * 3:
+            found = storm.read(f"k{number}")
+            asked += 1
+            if found is not None:
+                answered += 1
+                assert found["found"] is (number < 10), f"seed {seed}, key {number}"
+                assert found.get("state") == ({"n": number} if number < 10 else None), f"seed {seed}, key {number}"
+    assert answered > asked * 0.8
 
 
 def test_what_is_remembered_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -394,7 +394,7 @@ class Trouble:
 
 
 def heard_in_trouble(kind: Any) -> tuple[list[Any], list[list[str]]]:
-    """The answers and errors of 40 queries, and the requests that each worker got."""
+    """The answers and errors of 21 queries, and the requests that each worker got."""
     with state_workers(2) as workers:
         trouble, heard = Trouble(workers), []
         for number in range(20):
@@ -402,7 +402,7 @@ def heard_in_trouble(kind: Any) -> tuple[list[Any], list[list[str]]]:
         for each in workers:
             each.fault = trouble
         client = kind(urls=[each.url for each in workers], token=TOKEN)
-        for number in range(40):
+        for number in range(21):
             try:
                 heard.append(client.key("counts", f"k{number % 20}"))
             except StateAway as away:
