@@ -15,13 +15,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 from holdfast.infra.clock import Clock
 from holdfast.processors.client.answers import position_of
-from holdfast.processors.client.errors import NoWorkerAnswers
+from holdfast.processors.client.errors import NoWorkerAnswers, StateRefused
 from holdfast.processors.client.known_owners import KnownOwners, Owner
 from holdfast.processors.client.questions import Question
 from holdfast.processors.client.replies import Again, Lost, Moved, Reply, Settled, verdict_of
@@ -117,7 +117,13 @@ class Talk:
                 continue
             reply = yield Ask(request.worker, request.target, self._time_of_request())
             assert reply is not None
-            verdict = verdict_of(reply, request.worker.url, may_redirect=request.redirect)
+            try:
+                verdict = verdict_of(reply, request.worker.url, may_redirect=request.redirect)
+            except StateRefused:
+                yield Look()
+                if self._has_old_token(request):
+                    continue
+                raise
             match verdict:
                 case Settled():
                     self._known.owners.up(request.worker.url)
@@ -186,6 +192,18 @@ class Talk:
         named = [each.url for each in self._known.workers.known() if each.name and each.name == position.worker]
         url = request.worker.url if certain else None
         self._known.owners.learn(self._question, position, url, named[0] if len(named) == 1 else None)
+
+    def _has_old_token(self, request: _Request) -> bool:
+        """Whether a refused token was that of a process that has ended. If so, chooses the next request."""
+        worker = self._known.workers.at(request.worker.url)
+        if worker == request.worker:
+            return False
+        if worker is None:
+            self._failure = self._silent(f"The worker at {request.worker.url} has ended.")
+            self._tried.add(request.worker.url)
+        else:
+            self._next = replace(request, worker=worker)
+        return True
 
     # -- no answer -------------------------------------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ class StateWorker:
     def __init__(self, world: World, slot: str, *, listens: bool = True) -> None:
         self.world, self.slot, self.url = world, slot, f"http://worker-{slot}:1"
         self.asked: list[str] = []
+        self.token = TOKEN
         self.fault: Fault = lambda target: None
         self.connections = 0
         self._open: set[socket.socket] = set()
@@ -127,13 +128,13 @@ class StateWorker:
         """Write the endpoint file."""
         name = f"holdfast-{self.world.processor}-0123456789ab-{self.slot}"
         mark = start_mark(os.getpid()) or ""
-        made = Endpoint(os.getpid(), self.url, "control", mark, state_token=TOKEN, worker=name)
+        made = Endpoint(os.getpid(), self.url, "control", mark, state_token=self.token, worker=name)
         write_endpoint(folder / f"{self.world.processor}-{self.slot}.json", made)
 
     # -- replies ---------------------------------------------------------------------------------------------------
 
     def reply(self, target: str, bearer: str) -> Reply:
-        if bearer != f"Bearer {TOKEN}":
+        if bearer != f"Bearer {self.token}":
             return 401, {}, {"error": "the token is missing or wrong"}
         found = self.fault(target)
         return self.served(target) if found is None else found

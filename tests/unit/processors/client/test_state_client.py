@@ -339,6 +339,25 @@ def test_workers_of_this_machine_are_found_and_found_again(tmp_path: Any, worker
         assert [client.get("counts", f"k{number}", "n") for number in range(20)] == list(range(20))
 
 
+def test_a_worker_that_restarted_on_its_port_is_asked_with_its_new_token(
+    tmp_path: Any, workers: list[StateWorker]
+) -> None:
+    (worker, *_) = workers
+    worker.world.owners = dict.fromkeys(range(worker.world.partitions), worker)
+    worker.announce(tmp_path / "run")
+    with StateClient("shop", home=tmp_path, timeout_s=0.5) as client:
+        assert client.get("counts", "k1", "n") == 1
+        worker.token = "token-of-the-next-process"
+        worker.announce(tmp_path / "run")
+        assert client.get("counts", "k1", "n") == 1
+        worker.token = "token-that-no-file-has"
+        with pytest.raises(StateRefused):
+            client.get("counts", "k1", "n")
+        (tmp_path / "run" / "shop-0.json").unlink()
+        with pytest.raises(NoWorkerAnswers):
+            client.get("counts", "k1", "n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
