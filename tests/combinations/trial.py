@@ -25,8 +25,8 @@ from holdfast.processors.testing.consumers import InMemoryMember
 from holdfast.processors.testing.process import Process
 from tests.combinations.added_sources import FED
 from tests.combinations.changes import SOURCES, changed_by
-from tests.combinations.functions import LAKES, Lake
 from tests.combinations.judge import Result, Wrong, held, result_of
+from tests.combinations.lake import LAKES, Lake
 from tests.combinations.schedules import Kill, Schedule
 from tests.combinations.switches import switched
 from tests.combinations.topology import Topology
