@@ -104,6 +104,7 @@ class SqlSink(BatchingSink):
             except Exception as failure:
                 if not (self._errors.is_away(failure) or self._errors.is_missing(failure)):
                     raise
+                return  # each further attempt would wait for the same answer
 
     def write(self, batch: SinkBatch) -> None:
         """Upserts and deletes the rows of a batch in one transaction of the database.

@@ -182,6 +182,7 @@ class SinkPauses:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._until = 0.0
+        self._flowed = True
 
     def step(self, tasks: Sequence[Task], member: GroupMember, *, flows: bool) -> bool:
         """Pauses and resumes the inputs of tasks. Returns whether a task rests. Must be called in each turn.
@@ -189,12 +190,14 @@ class SinkPauses:
         ``flows`` is False while all inputs of the worker are paused for another reason, and must stay paused.
         """
         now, self._until = self._clock.monotonic(), 0.0
+        # When all inputs of the worker were resumed, those of tasks that rest were, too.
+        resumed, self._flowed = flows and not self._flowed, flows
         for task in running(tasks):
             publish(task.outboxes.values(), self._clock)
             until = ready_at(task.outboxes.values())
             rests = until > now
             self._until = max(self._until, until) if rests else self._until
-            if rests == task.rests:
+            if rests == task.rests and not (rests and resumed):
                 continue
             task.rests, inputs = rests, [Partition(topic, task.partition) for topic in task.inputs]
             if rests:

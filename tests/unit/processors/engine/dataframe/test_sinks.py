@@ -11,6 +11,7 @@ import pytest
 from holdfast import Application, InMemoryCluster, ProcessingFailed
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.dataframe import sinks
+from holdfast.processors.engine.runtime.idle import SinkPauses
 from holdfast.processors.engine.sinks.errors import SinkFailed, SinkInvalid
 from holdfast.processors.engine.steps.async_calls import AsyncInvalid
 from holdfast.sinks import BaseSink, BatchingSink, SinkBackpressureError, SinkBatch, SinkItem, SinkRowsRefused
@@ -288,3 +289,27 @@ def test_what_setup_raises_goes_to_its_function() -> None:
     sink._on_client_connect_failure = told.append
     cluster_with(1).run(application(sink))
     assert [type(each) for each in told] == [OSError]
+
+
+def test_a_resumed_worker_lets_tasks_rest_whose_sink_is_still_busy() -> None:
+    """A resume of the operator resumes the inputs of all tasks, also of those that rest."""
+    cluster, sink = cluster_with(20), Table(busy=1, retry_after=60)
+    app = application(sink)
+    flowing: list[bool] = []
+    real = SinkPauses.step
+
+    def step(self: SinkPauses, tasks: Any, member: Any, *, flows: bool) -> bool:
+        rests = real(self, tasks, member, flows=flows)
+        if rests and not flowing:
+            inputs = [Partition("in", number) for number in range(2)]
+            real(self, tasks, member, flows=False)  # the operator pauses the worker,
+            member.resume(inputs)  # and resumes it
+            real(self, tasks, member, flows=True)
+            flowing.extend(each not in member._paused for each in inputs)
+        return rests
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SinkPauses, "step", step)
+        cluster.run(app)
+    assert flowing == [False, False]
+    assert numbers(sink.rows) == [*range(20)]
