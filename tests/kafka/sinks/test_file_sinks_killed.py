@@ -118,5 +118,6 @@ def test_kill_9_leaves_each_result_in_the_files_once(stream: Any, worker: Callab
     Written(stream, worker, workers).live()
 
 
+@pytest.mark.thorough
 def test_kill_9_leaves_each_result_in_the_iceberg_table_once(stream: Any, worker: Callable[..., Any]) -> None:
     Appended(stream, worker, 1).live()
