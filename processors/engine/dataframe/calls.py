@@ -32,9 +32,10 @@ from holdfast.processors.engine.store_uses import CallUse
 
 Stream = TypeVar("Stream")
 
-#: Default and largest maximum age of the stored answer of a durable call, in milliseconds: 1 day, and 10 years.
+#: The maximum age of the stored answer of a durable call, in milliseconds: 1 day by default, from 1 minute to 10 years.
+#: If an answer were too old after its own commit, its call would be repeated without end.
 TTL_MS = 86_400_000
-TTL_MAX_MS = 3_650 * TTL_MS
+TTL_MIN_MS, TTL_MAX_MS = 60_000, 3_650 * TTL_MS
 
 
 class StreamCalls(Generic[Stream]):
@@ -66,8 +67,8 @@ class StreamCalls(Generic[Stream]):
                 longer call fails.
             durable: Whether the answers are committed to a store before the next steps use them. The answers must be
                 JSON values.
-            ttl: Only with ``durable``: the maximum age of a stored answer, in seconds or as a timedelta; 1 day by
-                default. The call is repeated instead of using an older answer.
+            ttl: Only with ``durable``: the maximum age of a stored answer, in seconds or as a timedelta; 1 minute to 10
+                years, 1 day by default. The call is repeated instead of using an older answer.
             store: Only with ``durable``: the name of the store that has the answers; None means ``<topic>-calls``. A
                 new version of the processor uses the stored answers only if the store has the same name.
 
@@ -203,10 +204,11 @@ def _ttl_ms(ttl: Any) -> int:
     if ttl is None:
         return TTL_MS
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-    if type(seconds) in (int, float) and 0.001 <= seconds <= TTL_MAX_MS / 1000:
+    if type(seconds) in (int, float) and TTL_MIN_MS <= seconds * 1000 <= TTL_MAX_MS:
         return int(seconds * 1000)
     raise AsyncInvalid(
-        f"`ttl` is {ttl!r}, expected seconds or a timedelta, from 0.001 seconds to {TTL_MAX_MS // 86_400_000:,} days.",
+        f"`ttl` is {ttl!r}, expected seconds or a timedelta, from {TTL_MIN_MS // 1000} seconds to "
+        f"{TTL_MAX_MS // TTL_MS:,} days.",
         action="Correct it, or leave it out for one day.",
         seen=repr(ttl)[:80],
     )

@@ -390,17 +390,17 @@ def test_the_trial_of_a_stream_uses_the_answer() -> None:
     ("declare", "says", "mended"),
     [
         (
-            lambda app, sdf: sdf.apply_async(Service(), ttl=5),
-            "ttl=5 without `durable=True`",
-            {"durable": True, "ttl": 5},
+            lambda app, sdf: sdf.apply_async(Service(), ttl=60),
+            "ttl=60 without `durable=True`",
+            {"durable": True, "ttl": 60},
         ),
         (
             lambda app, sdf: sdf.apply_async(Service(), store="s"),
             "without `durable=True`",
             {"durable": True, "store": "s"},
         ),
-        (lambda app, sdf: sdf.apply_async(Service(), durable=True, ttl=0), "from 0.001 seconds", {"durable": True}),
-        (lambda app, sdf: sdf.apply_async(Service(), durable=True, ttl=True), "from 0.001 seconds", {"durable": True}),
+        (lambda app, sdf: sdf.apply_async(Service(), durable=True, ttl=59), "from 60 seconds", {"durable": True}),
+        (lambda app, sdf: sdf.apply_async(Service(), durable=True, ttl=True), "from 60 seconds", {"durable": True}),
         (
             lambda app, sdf: (app.store("in-calls"), sdf.apply_async(Service(), durable=True)),
             "declared with `app.store`",
@@ -447,4 +447,4 @@ def test_the_description_tells_of_the_store() -> None:
     assert topology.prove is False, "a proof would repeat answered calls"
     plain = calling(Service(), durable=False).topology()
     assert (plain.stores, plain.prove) == ((), True)
-    assert plain.code_version != topology.code_version != calling(Service(), ttl=5).topology().code_version
+    assert plain.code_version != topology.code_version != calling(Service(), ttl=90).topology().code_version
