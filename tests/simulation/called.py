@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from random import Random
 from typing import Any
 
-from greenlet import getcurrent
+from greenlet import getcurrent  # type: ignore[import-untyped]
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.application.application import Application
