@@ -118,7 +118,7 @@ def test_reads_go_on_while_a_worker_is_killed_and_none_is_wrong_or_empty(
         client.get("counts", "k1")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_token_that_the_error_names_reads_state(stream: Any, worker: Any) -> None:
     made = worker()
     made.environment["HOLDFAST_SERVING__STATE_TOKEN"] = TOKEN
