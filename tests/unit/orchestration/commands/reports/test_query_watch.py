@@ -91,7 +91,12 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateWorke
     with state_workers(1) as workers:
         workers[0].world.put("k1", {"n": 1})
         workers[0].announce(tmp_path / "run")
-        yield workers[0]
+        # A process that runs tests for another one may ignore Ctrl-C.
+        former = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            yield workers[0]
+        finally:
+            signal.signal(signal.SIGINT, former)
 
 
 def test_the_command_prints_changes_until_it_is_interrupted(
