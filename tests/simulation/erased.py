@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.infra.kafka.records import Partition, Record
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.state.databases.keys import store_prefix
-from holdfast.processors.engine.state.databases.task_store import TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
 from holdfast.processors.lifecycle.erasure.entries import KeyEntries
 from holdfast.processors.lifecycle.erasure.erasing import Checkpoints, Erasing, Places, Run
 from holdfast.processors.lifecycle.erasure.finding import Found

@@ -4,7 +4,7 @@ The pages are part of the installed package, so they fit the version and need no
 pages and a field for a search.
 
 Invariants:
-    - Only Markdown pages, pictures of the docs folder and searches are served. No page runs a script.
+    - Only Markdown pages, pictures and JSON documents of the docs folder are served, and searches. No script runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ AT = "/docs"
 #: Folder with the Markdown pages; it is inside the installed package, or linked to ``docs/`` in a checkout.
 FOLDER = IMPORT_ROOT / "holdfast" / "docs"
 
-_PICTURES = {".png", ".svg"}
+#: The kinds of files beside the pages: pictures, and the OpenAPI document.
+_FILES = {".png", ".svg", ".json"}
 #: Headers of each page that Holdfast adds: no script runs, and no other site shows the page.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src 'self'; frame-ancestors 'self'",
@@ -78,7 +79,7 @@ class WithPages:
             if file.suffix == ".md":
                 depth = len(file.relative_to(self._folder).parts) - 1
                 return self._page(rendered(file.read_text(encoding="utf-8"), depth), 200)
-            if file.suffix in _PICTURES:
+            if file.suffix in _FILES:
                 return FileResponse(file, headers=HEADERS)
         text = f"<h1>No such page</h1><p>The docs of this version have no {html.escape(name)}.</p>"
         return self._page(text, 404)

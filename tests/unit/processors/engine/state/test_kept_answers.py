@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.engine.state.databases.memory import MemoryDatabases
-from holdfast.processors.engine.state.databases.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.databases.task_meta import TaskMeta
+from holdfast.processors.engine.state.databases.task_store import TaskStore
 from holdfast.processors.engine.state.kept_answers import WAITS, Asked, KeptAnswers
 from holdfast.processors.engine.state.store import StoreState
 

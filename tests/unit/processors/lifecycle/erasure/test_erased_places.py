@@ -20,7 +20,7 @@ from holdfast.infra.kafka.topics.topic_copies import copied_records, file_of, wr
 from holdfast.processors.engine.changelog.format import META_KEY, encode_value, key_prefix
 from holdfast.processors.engine.state.databases.keys import store_prefix
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.databases.task_store import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.databases.task_meta import StoreOffset, TaskMeta
 from holdfast.processors.engine.state.exports import ExportFile
 from holdfast.processors.lifecycle.erasure import changelogs
 from holdfast.processors.lifecycle.erasure.changelogs import prove_compacted
