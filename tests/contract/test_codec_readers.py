@@ -23,6 +23,7 @@ from holdfast.processors.audits.rows import key_row
 from holdfast.processors.engine.changelog.codec_table import BY_NUMBER, CODECS
 from holdfast.processors.engine.changelog.format import are_records, decode_value, event_time_ms, key_prefix
 from holdfast.processors.engine.changelog.stored_values import encode_coded, json_text
+from holdfast.processors.engine.queries.entries import raw_value
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.state.exports import ExportUnreadable, answer_of, entry_of, line_of
 from holdfast.processors.snapshots.column_reader import ColumnReader
@@ -43,6 +44,11 @@ def _columns(stored: bytes) -> Any:
 
 def _answer(stored: bytes) -> Any:
     return (answer_of("s", 0, KEY, stored).get("value") or {}).get("parts")
+
+
+def _queried(stored: bytes) -> Any:
+    payload, kind = raw_value(stored)
+    return msgspec.json.decode(payload)["parts"] if kind == "application/json" else None
 
 
 def _export(stored: bytes) -> Any:
@@ -79,6 +85,7 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "processors/engine/changelog/format.py": _restore,
     "processors/engine/changelog/stored_values.py": _restore,
     "processors/engine/commands/read.py": _answer,
+    "processors/engine/queries/entries.py": _queried,
     "processors/engine/state/exports.py": _export,
     "processors/lifecycle/world/local_state.py": _answer,
 }
@@ -102,7 +109,7 @@ ALWAYS_JSON = {
     "processors/engine/joins/as_of.py",
     "processors/engine/joins/interval.py",
     "processors/engine/sources/source_state.py",
-    "processors/engine/state/databases/task_store.py",
+    "processors/engine/state/databases/task_meta.py",
     "processors/engine/state/time/expiries.py",
     "processors/engine/state/time/time_records.py",
     "processors/engine/state/time/timers.py",

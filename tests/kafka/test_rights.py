@@ -293,7 +293,9 @@ def test_the_rules_that_a_worker_names_are_all_that_it_needs(
             run()
             break
         except AccessRefused as refused:
-            added.append(allow(secured, refused))
+            rule = allow(secured, refused)
+            if rule not in added[-1:]:  # the broker applies a new rule a moment after it has accepted it
+                added.append(rule)
     assert sorted(set(added)) == sorted(added), "no rule is asked for twice"
     changelog = f"{group}-counts-changelog"
     assert set(added) == {

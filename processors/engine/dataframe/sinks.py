@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import structlog
-
 from holdfast.infra.clock import Clock
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import MembershipLost
 from holdfast.infra.kafka.records import Headers, Partition
+from holdfast.infra.log import get_logger
 from holdfast.processors.engine.dataframe.message_context import MessageContext
 from holdfast.processors.engine.sinks.errors import (
     SinkBackpressureError,
@@ -36,7 +35,7 @@ from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.outbox import Outbox
 from holdfast.processors.engine.steps.step import Step
 
-_log = structlog.get_logger("sinks")
+_log = get_logger("sinks")
 
 #: Maximum seconds that one commit waits for a sink. Kafka aborts a transaction that stays open too long.
 WAIT_S = 5.0

@@ -129,7 +129,8 @@ def test_links_to_the_docs_are_below_the_path_of_the_webserver(specs: list[Any])
     below = {spec.key: spec for spec in dg.Definitions.merge(made, resources).resolve_all_asset_specs()}
     assert below.keys() == {spec.key for spec in specs}
     for spec in specs:
-        links = {"docs": dg.MetadataValue.url("/tools" + spec.metadata["docs"].url)}
+        names = [name for name in ("docs", "read a key") if name in spec.metadata]
+        links = {name: dg.MetadataValue.url("/tools" + spec.metadata[name].url) for name in names}
         assert below[spec.key].metadata == {**spec.metadata, **links}, spec.key
 
 
