@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Any, cast
 
-from holdfast.infra.installation import missing_in
 from holdfast.infra.masking import masked, shown_url
 from holdfast.infra.storage.errors import StorageFailed, StorageUnusable
-from holdfast.infra.storage.objects import CHUNK_BYTES, patient
+from holdfast.infra.storage.objects import CHUNK_BYTES, opened_driver, patient
 
 #: A name of fsspec's facts about a file -> what it says. The first of them that a driver gives is the file's stamp.
 _STAMPS = ("ETag", "etag", "md5Hash", "generation", "mtime", "LastModified", "last_modified", "created")
@@ -109,19 +108,8 @@ class InputFiles:
     @cached_property
     def _driver(self) -> tuple[Any, str]:
         """The fsspec driver, and the path or pattern in the driver's syntax."""
-        import fsspec  # type: ignore[import-untyped]
-
-        try:
-            files, path = fsspec.url_to_fs(self._url, **self._options)
-        except Exception as failure:
-            if (missing := missing_in(failure)) is not None:
-                raise missing from failure
-            raise StorageUnusable(
-                f"The files {self.shown} can't be used: {masked(str(failure)) or type(failure).__name__}.",
-                action="Correct the URL and `storage_options` of the source, or install the driver of fsspec.",
-                url=self.shown,
-            ) from failure
-        return files, path
+        action = "Correct the URL and `storage_options` of the source, or install the driver of fsspec."
+        return opened_driver(self._url, self._options, "The files", action)
 
     @cached_property
     def _root(self) -> str:

@@ -62,6 +62,32 @@ def patient(url: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
     return given
 
 
+def opened_driver(url: str, options: Mapping[str, Any], what: str, action: str) -> tuple[Any, str]:
+    """Opens the fsspec driver of a URL. Returns it with the path, or the pattern, of the URL in the driver's syntax.
+
+    Args:
+        url: A path, ``file://...``, ``s3://bucket/...``, or another URL with an fsspec driver.
+        options: Options of the driver.
+        what: What the URL is for, as the error says it: ``The checkpoint store``, ``The files``.
+        action: What the error says to do.
+
+    Raises:
+        StorageUnusable: The URL has no driver, or the driver refuses the options.
+    """
+    import fsspec  # type: ignore[import-untyped]
+
+    try:
+        files, path = fsspec.url_to_fs(url, **options)
+    except Exception as failure:
+        if (missing := missing_in(failure)) is not None:
+            raise missing from failure
+        shown = shown_url(url)
+        raise StorageUnusable(
+            f"{what} {shown} can't be used: {_text_of(failure)}.", action=action, url=shown
+        ) from failure
+    return files, path
+
+
 class FsspecObjects:
     """The objects in the store at one URL; implements the protocol ``processors.engine.checkpoints.ports.Objects``.
 
@@ -93,18 +119,8 @@ class FsspecObjects:
     @cached_property
     def _driver(self) -> tuple[Any, str]:
         """The fsspec driver, and the path of the store's root in the driver's syntax."""
-        import fsspec  # type: ignore[import-untyped]
-
-        try:
-            files, root = fsspec.url_to_fs(self._url, **self._given)
-        except Exception as failure:
-            if (missing := missing_in(failure)) is not None:
-                raise missing from failure
-            raise StorageUnusable(
-                f"The checkpoint store {self.shown} can't be used: {_text_of(failure)}.",
-                action="Correct `HOLDFAST_CHECKPOINTS__URL` and `__OPTIONS`, or install the driver.",
-                url=self.shown,
-            ) from failure
+        action = "Correct `HOLDFAST_CHECKPOINTS__URL` and `__OPTIONS`, or install the driver."
+        files, root = opened_driver(self._url, self._given, "The checkpoint store", action)
         return files, root.rstrip("/")
 
     @property

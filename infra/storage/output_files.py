@@ -14,9 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from holdfast.infra.installation import missing_in
-from holdfast.infra.masking import masked, shown_url
-from holdfast.infra.storage.errors import ObjectMissing, StorageUnusable
+from holdfast.infra.masking import shown_url
+from holdfast.infra.storage.errors import ObjectMissing
+from holdfast.infra.storage.objects import opened_driver
 
 
 class OutputFiles:
@@ -33,19 +33,9 @@ class OutputFiles:
 
     @cached_property
     def _driver(self) -> tuple[Any, str]:
-        import fsspec  # type: ignore[import-untyped]
-
         given = {"use_listings_cache": False, "skip_instance_cache": True, **self._options}
-        try:
-            files, root = fsspec.url_to_fs(self._url, **given)
-        except Exception as failure:
-            if (missing := missing_in(failure)) is not None:
-                raise missing from failure
-            raise StorageUnusable(
-                f"The files {self.shown} can't be used: {masked(str(failure))}.",
-                action="Correct the URL of the sink and its `options`, or install the driver.",
-                url=self.shown,
-            ) from failure
+        action = "Correct the URL of the sink and its `options`, or install the driver."
+        files, root = opened_driver(self._url, given, "The files", action)
         return files, root.rstrip("/")
 
     @cached_property
