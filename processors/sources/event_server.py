@@ -1,4 +1,4 @@
-"""The HTTP server of a source: it receives requests, limits them, and answers each once its events are committed.
+"""The HTTP server of a source: it receives and limits requests. It answers a request after its events are committed.
 
     admitted request ──rate, place, key──► inbox of the source ──committed──► 200
                             └── 429 or 503 with Retry-After

@@ -1,4 +1,4 @@
-"""``FileSource``: sends the rows of CSV, JSON lines and Parquet files as messages, each once.
+"""``FileSource``: sends each row of CSV, JSON lines and Parquet files as a message, exactly once.
 
     listing ──► files in the order of their names ──► rows ──► messages and position, in one transaction
 

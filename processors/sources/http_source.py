@@ -1,4 +1,4 @@
-"""``HttpSource``: an HTTP endpoint whose events become messages, each once for each idempotency key.
+"""``HttpSource``: an HTTP endpoint. The events of one idempotency key become messages exactly once.
 
     POST ──► inbox ──► messages and the idempotency key, in one transaction ──committed──► 200
 

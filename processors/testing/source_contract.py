@@ -101,7 +101,7 @@ class SourceContract:
         raise NotImplementedError
 
     def expected(self) -> Sequence[Message]:
-        """Returns the messages that the source must send, each once: key and value as bytes."""
+        """Returns the messages, key and value as bytes. The source must send each of them exactly once."""
         raise NotImplementedError
 
     def prepare(self) -> None:

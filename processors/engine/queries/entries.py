@@ -15,7 +15,6 @@ Invariants:
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -39,9 +38,6 @@ from holdfast.processors.engine.topology import StoreSpec
 
 #: Maximum number of records that one read looks at, and maximum bytes of the keys and values in its answer.
 ENTRIES_MAX, BYTES_MAX = 10_000, 1 << 20
-
-#: A function that says whether a record (changelog key, stored value) has expired.
-IsOver = Callable[[bytes, bytes], bool]
 
 
 @dataclass(slots=True)
@@ -102,7 +98,6 @@ class StoreReader:
 
     Args:
         spec: The description of the store.
-        now_ms: The stream time of the view; entries that expired at this time are left out.
     """
 
     def __init__(self, view: View, spec: StoreSpec) -> None:
