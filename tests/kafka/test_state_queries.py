@@ -21,19 +21,21 @@ def asked(worker: Any, path: str, token: str | None = None, **params: Any) -> ht
     return httpx.get(known["url"] + path, params=params or None, headers=headers, timeout=60, trust_env=False)
 
 
+def ends(stream: Any) -> str:
+    """The end of the input as a position: an answer that waits for it has seen all messages."""
+    found = stream.topics.end_offsets(stream.source, committed=True)
+    return ",".join(f"{stream.source}:{number}:{end}" for number, end in found.items())
+
+
 def test_any_worker_answers_for_any_key(stream: Any, worker: Any, waiting: Any) -> None:
     workers = [worker(slot=slot).start() for slot in ("0", "1")]
     for each in workers:
         each.wait_running()
     waiting(lambda: all(len(each.client.status().tasks) == 1 for each in workers), "each worker to have a task")
     stream.feed_numbers(200, keys=10)
-    ends = ",".join(
-        f"{stream.source}:{number}:{end}"
-        for number, end in stream.topics.end_offsets(stream.source, committed=True).items()
-    )
     for one in workers:
         for number in range(10):
-            answer = asked(one, f"/stores/counts/keys/k{number}", after=ends, wait=30)
+            answer = asked(one, f"/stores/counts/keys/k{number}", after=ends(stream), wait=30)
             assert answer.status_code == 200, answer.text
             document = answer.json()
             assert document["state"] == {"n": 20}
@@ -72,7 +74,9 @@ def test_a_standby_answers_while_the_owner_is_dead(stream: Any, worker: Any, wai
         each.wait_running()
     waiting(lambda: all(len(each.client.status().tasks) == 1 for each in workers), "each worker to have a task")
     stream.feed_numbers(200, keys=10)
-    owner = asked(workers[0], "/stores/counts/keys/k1", wait=30).json()["position"]["worker"]
+    counted = asked(workers[0], "/stores/counts/keys/k1", after=ends(stream), wait=30)
+    assert counted.status_code == 200, counted.text
+    owner = counted.json()["position"]["worker"]
     other = workers[1 - int(owner)]
 
     def standby_says() -> Any:
