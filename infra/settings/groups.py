@@ -32,8 +32,6 @@ WARM = "warm"
 AUTHENTICATE = "spark.authenticate"
 #: Name of the Spark property with the secret of Spark's internal connections.
 AUTHENTICATE_SECRET = f"{AUTHENTICATE}.secret"
-#: Host names of this machine that a request to Dagster's UI may always use.
-LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d{1,5})?")
 _PERSON = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
 _TOKEN = re.compile(r"[!-~]{16,}")

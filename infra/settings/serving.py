@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from pathlib import Path
 
 from pydantic import Field, model_validator
 
 from holdfast.infra.settings.names import PREFIX
 from holdfast.infra.settings.secret_fields import Group
+
+#: Host names of this machine that a request to a worker, or to Dagster's UI, may always use.
+LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class ServingSettings(Group):
@@ -59,6 +63,22 @@ class ServingSettings(Group):
         "and `port`.",
     )
 
+    tls_certificate: Path | None = Field(
+        default=None,
+        description="PEM file with the server's certificate and those between it and the authority. With it, the "
+        "server of `host` and `port` speaks only TLS. Commands on this machine use a port of their own on 127.0.0.1.",
+    )
+    tls_key: Path | None = Field(
+        default=None,
+        description="PEM file with the private key of `tls_certificate`, without a password. Unset: the key is in the "
+        "file of the certificate.",
+    )
+    tls_authorities: Path | None = Field(
+        default=None,
+        description="PEM file with the authorities by which a worker trusts the certificates of other workers. Unset: "
+        "those of the machine.",
+    )
+
     @property
     def on_loopback(self) -> bool:
         """Whether the server listens on loopback, so that only this machine can reach it."""
@@ -69,6 +89,11 @@ class ServingSettings(Group):
         tokens = self.store_tokens.items()
         if short := next((store for store, token in tokens if not re.fullmatch(r"[!-~]{16,}", token)), None):
             raise ValueError(f"the token of store {short} is not 16 visible ASCII characters or more")
+        if self.tls_certificate is None and (self.tls_key or self.tls_authorities):
+            one = "TLS_KEY" if self.tls_key else "TLS_AUTHORITIES"
+            raise ValueError(
+                f"{PREFIX}SERVING__{one} is set, and {PREFIX}SERVING__TLS_CERTIFICATE is not; set both, or none"
+            )
         if not self.on_loopback and self.token is None and self.read_token is None:
             raise ValueError(
                 f"other machines can reach {self.host}, and no token is set; set {PREFIX}SERVING__TOKEN or "

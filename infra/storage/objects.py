@@ -59,7 +59,27 @@ def patient(url: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
         patience: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S}
         patience |= {"retries": {"max_attempts": ATTEMPTS}}
         given["config_kwargs"] = {**patience, **given.get("config_kwargs", {})}
+        given = _without_continue(given)
     return given
+
+
+def _without_continue(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds a session of S3's client whose uploads do not wait for the server's word before they send.
+
+    By default, an upload sends ``Expect: 100-continue``. The HTTP client waits for the answer without a timeout, so a
+    server that accepts connections and does not answer would stop the caller for ever.
+    """
+    try:
+        from aiobotocore.session import AioSession  # type: ignore[import-untyped]
+        from botocore.handlers import add_expect_header  # type: ignore[import-untyped]
+    except ImportError:  # the driver's error names the package
+        return dict(given)
+    if "session" in given:
+        return dict(given)
+    rest = {name: value for name, value in given.items() if name != "profile"}
+    session = AioSession(profile=given.get("profile"))
+    session.unregister("before-call.s3", add_expect_header)
+    return {**rest, "session": session}
 
 
 def opened_driver(url: str, options: Mapping[str, Any], what: str, action: str) -> tuple[Any, str]:

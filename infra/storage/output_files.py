@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.infra.masking import shown_url
 from holdfast.infra.storage.errors import ObjectMissing
-from holdfast.infra.storage.objects import opened_driver
+from holdfast.infra.storage.objects import opened_driver, patient
 
 
 class OutputFiles:
@@ -29,13 +29,12 @@ class OutputFiles:
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self.shown = shown_url(url)
-        self._url, self._options = url, dict(options or {})
+        self._url, self._options = url, patient(url, options)
 
     @cached_property
     def _driver(self) -> tuple[Any, str]:
-        given = {"use_listings_cache": False, "skip_instance_cache": True, **self._options}
         action = "Correct the URL of the sink and its `options`, or install the driver."
-        files, root = opened_driver(self._url, given, "The files", action)
+        files, root = opened_driver(self._url, self._options, "The files", action)
         return files, root.rstrip("/")
 
     @cached_property

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from holdfast.infra.masking import remember
 from holdfast.processors.client.errors import StateClientWrong
-from holdfast.processors.engine.changelog.names import is_worker_of
 
 #: Seconds for which the endpoint files that were read are used.
 FRESH_S = 5.0
@@ -120,14 +119,8 @@ class LocalWorkers:
     def read(self, now: float) -> None:
         """Reads the endpoint files, and checks that their processes listen on their ports."""
         # loaded here, because a client with `urls` needs no endpoint file
-        from holdfast.processors.engine.serving.endpoint_file import read_endpoint
+        from holdfast.processors.engine.serving.endpoint_file import running_workers
 
-        found = []
-        for file in sorted(self._folder.glob(f"{self._processor}-*.json")):
-            endpoint = read_endpoint(file)
-            if endpoint is None or not endpoint.state_token or not is_worker_of(self._processor, endpoint.worker):
-                continue
-            if endpoint.is_owner:
-                remember((endpoint.state_token,))
-                found.append(Worker(endpoint.url, endpoint.state_token, file.stem[len(self._processor) + 1 :]))
-        self._workers, self._read_at = tuple(found), now
+        found = running_workers(self._folder, self._processor)
+        self._workers = tuple(Worker(each.url, each.state_token, slot) for slot, each in found.items())
+        self._read_at = now

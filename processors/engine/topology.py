@@ -69,6 +69,11 @@ class StoreSpec:
         """Whether the store has windows with a start and an end in event time: tumbling, hopping or session windows."""
         return any(isinstance(use, WindowUse) and use.has_span for use in self.uses)
 
+    def has_value_at(self, state_key: str) -> bool:
+        """Whether a state key is one of a window, a row or a user's value, and not of a record about windows."""
+        prefixes = () if self.schema is None else tuple(one for each in self.schema.values for one in each.prefixes)
+        return not prefixes or state_key.startswith(prefixes)
+
     @property
     def follows_input(self) -> bool:
         """Whether the content follows from the messages of the input topics, so that it can be built again from them.

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
+
+from holdfast import StateAway, StateClient
+from holdfast.infra.system.server_tls import trusting
+from tests.parts.certificates import Certificates
 
 
 def endpoint(worker: Any) -> dict[str, Any]:
@@ -132,3 +138,42 @@ def test_rights_and_bad_queries(stream: Any, worker: Any, waiting: Any) -> None:
     many = asked(one, "/stores/counts/keys?" + "&".join(f"key=k{number}" for number in range(101)))
     assert (many.status_code, "at most 100" in many.json()["error"]) == (400, True)
     assert [row["found"] for row in asked(one, "/stores/counts/keys?key=a&key=b").json()["rows"]] == [False, False]
+
+
+def test_workers_of_several_machines_ask_each_other_with_tls(
+    stream: Any, worker: Any, waiting: Any, tmp_path: Path
+) -> None:
+    own = Certificates(tmp_path / "certificates")
+    workers = [worker(slot=slot) for slot in ("0", "1")]
+    for each in workers:
+        each.environment |= {
+            "HOLDFAST_SERVING__HOST": "0.0.0.0",
+            "HOLDFAST_SERVING__ADVERTISED": "localhost",
+            "HOLDFAST_SERVING__TOKEN": "t" * 20,
+            "HOLDFAST_SERVING__STATE_TOKEN": "s" * 20,
+            "HOLDFAST_SERVING__TLS_CERTIFICATE": str(own.certificate),
+            "HOLDFAST_SERVING__TLS_KEY": str(own.key),
+            "HOLDFAST_SERVING__TLS_AUTHORITIES": str(own.ca),
+        }
+        each.start()
+    for each in workers:
+        each.wait_running()
+    waiting(lambda: all(len(each.client.status().tasks) == 1 for each in workers), "each worker to have a task")
+    stream.feed_numbers(200, keys=10)
+    places = set()
+    for number in range(10):
+        moved = asked(workers[0], f"/stores/counts/keys/k{number}", redirect="true", after=ends(stream), wait=30)
+        if moved.status_code == 307:
+            places.add(moved.headers["location"].split("/stores")[0])
+        answer = asked(workers[0], f"/stores/counts/keys/k{number}", after=ends(stream), wait=30)
+        assert answer.json()["state"] == {"n": 20}, answer.text
+    (place,) = places
+    assert place.startswith("https://localhost:")
+    with StateClient(urls=[place], token="s" * 20, tls=trusting(own.ca)) as client:
+        assert [client.get("counts", f"k{number}", "n") for number in range(10)] == [20] * 10
+    with (
+        StateClient(urls=[place], token="s" * 20, timeout_s=1) as client,
+        pytest.raises(StateAway, match="CERTIFICATE"),
+    ):
+        client.get("counts", "k1")
+    assert [each.terminate() for each in workers] == [0, 0]

@@ -75,10 +75,11 @@ def ask_worker(  # tidy: allow-wide because a worker's world has that many parts
         processed: The number of messages that are committed before; 0 asks before the worker has any task.
         serving: Settings of the HTTP server.
     """
-    guard = Guard(ServingSettings(**{"state_token": TOKEN, **(serving or {})}))
+    settings = ServingSettings(**{"state_token": TOKEN, **(serving or {})})
+    guard = Guard(settings)
 
     def run(worker: Worker, group: str, slot: str, *_: object) -> None:
-        asked = Asked(state_routes(worker, slot, home, guard), guard, cluster.advance)
+        asked = Asked(state_routes(worker, slot, home, settings, guard), guard, cluster.advance)
         step, turns = worker.maintenance.step, 0
 
         def look() -> None:

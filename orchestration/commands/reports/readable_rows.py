@@ -29,8 +29,7 @@ def is_internal(store: StoreSpec | None, message_key: object, state_key: str) ->
     """Whether Holdfast wrote a store's record for itself: an index, a stream time, a timer, or data about windows."""
     if message_key == OWN_KEY.decode() or state_key.startswith(RESERVED_KEYS):
         return True
-    prefixes = [prefix for each in _values(store) for prefix in each.prefixes]
-    return bool(prefixes) and not state_key.startswith(tuple(prefixes))
+    return store is not None and not store.has_value_at(state_key)
 
 
 def built_in(store: StoreSpec) -> ValueSchema | None:

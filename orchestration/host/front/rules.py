@@ -22,7 +22,7 @@ from hashlib import sha256
 from typing import Literal
 
 from holdfast.infra.settings import WebserverSettings, is_loopback
-from holdfast.infra.settings.groups import LOOPBACK_NAMES
+from holdfast.infra.settings.serving import LOOPBACK_NAMES
 
 #: URL path, after the path prefix, to which the sign-in form is posted.
 SIGN_IN = "/holdfast/sign-in"

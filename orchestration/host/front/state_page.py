@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.assets.pages.metadata import STATE_PAGE
 from holdfast.infra import http_request
 from holdfast.orchestration.host.front.pages import HEADERS, STYLE
-from holdfast.processors.engine.serving.endpoint_file import Endpoint, read_endpoint
+from holdfast.processors.engine.serving.endpoint_file import running_workers
 
 #: Seconds that the webserver waits for a worker.
 TIMEOUT_S = 10.0
@@ -67,7 +67,7 @@ class WithStatePage:
         workers = running_workers(self._endpoints, processor)
         if not workers:
             return _note(f"No worker of {processor} runs on this machine. `holdfast status` shows the workers.")
-        for worker in workers:
+        for worker in workers.values():
             url = f"{worker.url}/stores/{quote(store, safe='')}/keys/{quote(key, safe='')}"
             headers = {"Authorization": f"Bearer {worker.state_token}"}
             try:
@@ -76,17 +76,6 @@ class WithStatePage:
             except (*http_request.FAILURES, RecursionError):
                 continue
         return _note(f"No worker of {processor} answered. `holdfast status` says why.")
-
-
-def running_workers(endpoints: Path, processor: str) -> Sequence[Endpoint]:
-    """Returns the endpoints of the running workers of a processor on this machine."""
-    found = []
-    for file in sorted(endpoints.glob(f"{processor}-*.json")):
-        slot = file.stem.removeprefix(f"{processor}-")
-        endpoint = read_endpoint(file) if "-" not in slot else None
-        if endpoint is not None and endpoint.state_token and endpoint.is_owner:
-            found.append(endpoint)
-    return found
 
 
 def shown_answer(status: int, answer: Mapping[str, Any]) -> str:

@@ -31,8 +31,8 @@ from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE, RESERVED
 from holdfast.processors.engine.state.ranges import behind
 from holdfast.processors.engine.state.time.expiries import Expiries
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, Remembered
-from holdfast.processors.engine.state.time.time_records import OWN, Look, Span, session_of
-from holdfast.processors.engine.state.time.window_keys import WINDOWS, window_of
+from holdfast.processors.engine.state.time.time_records import OWN, Span, session_of
+from holdfast.processors.engine.state.time.window_keys import window_of
 from holdfast.processors.engine.store_uses import TtlUse
 from holdfast.processors.engine.topology import StoreSpec
 
@@ -106,8 +106,6 @@ class StoreReader:
         self._now_ms = self._stream_time() if self._expires else NO_TIME
         values = () if spec.schema is None else spec.schema.values
         self._columns = values[0].columns if len(values) == 1 else ()
-        prefixes = tuple(prefix for each in values for prefix in each.prefixes)
-        self._prefixes = (*prefixes, *(WINDOWS if spec.has_windows else ()))
 
     def value(self, message_key: bytes, state_key: str) -> bytes | None:
         """Returns the stored value of one state key; None if there is none, or if it has expired."""
@@ -205,18 +203,16 @@ class StoreReader:
         return session_of(state_key, stored) or window_of(state_key)
 
     def _is_shown(self, state_key: str) -> bool:
-        if state_key.startswith(RESERVED):
-            return False
-        return not self._prefixes or state_key.startswith(self._prefixes)
+        return not state_key.startswith(RESERVED) and self._spec.has_value_at(state_key)
 
     def _is_over(self, key: bytes, stored: bytes) -> bool:
         if not self._expires or key.startswith(OWN):
             return False
         message_key, name = split_key(key)
-        return Expiries.has_ended(message_key, name, self._look(), self._now_ms)
+        return Expiries.has_ended(message_key, name, self._look, self._now_ms)
 
-    def _look(self) -> Look:
-        return lambda key, name: self._view.get(self._spec.name, key_prefix(key) + name.encode())
+    def _look(self, message_key: bytes, state_key: str) -> bytes | None:
+        return self._view.get(self._spec.name, key_prefix(message_key) + state_key.encode())
 
     def _stream_time(self) -> int:
         stored = self._view.get(self._spec.name, OWN + CLOCK_OF_STORE.encode())

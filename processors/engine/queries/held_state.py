@@ -78,7 +78,7 @@ def opened(held: HeldTasks, store: str, partition: int, demand: Demand) -> Itera
     """
     _, sub = spec_of(held.topology, store)
     name = sub.task(partition)
-    held.freshness.is_asked = True
+    held.freshness.asked()
     demanded = _of_task(demand, sub, partition)
     task = next((each for each in held.owned() if each.name == name), None)
     if task is not None and task.store is not None and demand.stale_ok_s is None:
@@ -129,7 +129,7 @@ def _view_of(task: TaskFacts, held: HeldTasks) -> Iterator[View]:
 
 def _known_at(held: HeldTasks) -> float:
     """Returns the monotonic seconds at which the worker last knew that its tasks are its own. Raises StateAway."""
-    ownership, turned_at = held.freshness.seen
+    ownership, turned_at, _ = held.freshness.seen
     if ownership is Ownership.UNKNOWN:
         raise StateAway("The worker is not in its group now.", retry_after_s=RETRY_MOVE_S, waits=True)
     if ownership is Ownership.DOUBTED or held.clock.monotonic() - turned_at > held.freshness.gap_s:
@@ -168,13 +168,21 @@ def _stale(
     """A context with a view of the owned task, or of a standby, that is not older than ``stale_ok_s``."""
     assert demand.stale_ok_s is not None
     if task is not None and task.phase is TaskPhase.RUNNING:
-        seen = held.freshness.seen
+        known_at = held.freshness.seen.known_at
         with _view_of(task, held) as view:
-            age_s = max(0.0, held.clock.monotonic() - seen.turned_at)
-            if age_s <= demand.stale_ok_s:
-                _check_position(view.meta.inputs, demanded)
-                yield Read(view, _position(view, task.partition, age_s, "owner", held.slot))
-                return
+            # Since then, another worker may own the task and have committed more.
+            age_s = max(0.0, held.clock.monotonic() - known_at)
+            if age_s > demand.stale_ok_s:
+                raise StateAway(
+                    f"The worker last knew {age_s:.3f} s ago that it owns the task; the query accepts "
+                    f"{demand.stale_ok_s:g} s.",
+                    retry_after_s=RETRY_MOVE_S,
+                    waits=True,
+                    task=name,
+                )
+            _check_position(view.meta.inputs, demanded)
+            yield Read(view, _position(view, task.partition, age_s, "owner", held.slot))
+        return
     follower = next((each for each in held.followed() if each.name == name), None)
     if follower is None or follower.store is None:
         if task is not None:

@@ -197,9 +197,10 @@ class SinkPauses:
             until = ready_at(task.outboxes.values())
             rests = until > now
             self._until = max(self._until, until) if rests else self._until
-            if rests == task.rests and not (rests and resumed):
+            if rests == bool(task.sink_pause) and not (rests and resumed):
                 continue
-            task.rests, inputs = rests, [Partition(topic, task.partition) for topic in task.inputs]
+            task.sink_pause.set(on=rests)
+            inputs = [Partition(topic, task.partition) for topic in task.inputs]
             if rests:
                 member.pause(inputs)
                 _log.warning("inputs are paused: a sink takes nothing", task=task.name, seconds=round(until - now, 1))
@@ -311,7 +312,7 @@ def running(tasks: Sequence[Task]) -> list[Task]:
 
 def active(tasks: Sequence[Task]) -> list[Task]:
     """Returns those running tasks whose inputs are not paused because of a sink."""
-    return [task for task in running(tasks) if not task.rests]
+    return [task for task in running(tasks) if not task.sink_pause]
 
 
 def timed(tasks: Sequence[Task]) -> list[Task]:

@@ -13,6 +13,7 @@ from enum import Enum
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Protocol
 
+from holdfast.infra.system.server_tls import TlsSocket
 from holdfast.processors.engine.serving.requests import (
     Answer,
     Head,
@@ -81,7 +82,9 @@ class Connection:
     All methods run on the event loop's thread.
     """
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, accepted: socket.socket, client: str) -> None:
+    def __init__(
+        self, server: Server, loop: asyncio.AbstractEventLoop, accepted: socket.socket | TlsSocket, client: str
+    ) -> None:
         self._server, self._loop, self._socket, self._client = server, loop, accepted, client
         # The file descriptor, because the event loop finds a number faster than a socket object.
         self._descriptor = accepted.fileno()
@@ -141,7 +144,7 @@ class Connection:
         try:
             got = self._socket.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):
-            return
+            return self._read_seldom()  # with TLS, these may be bytes of the handshake
         except OSError:
             got = b""  # the client has disconnected
         if self._phase is _Phase.DRAINED:
@@ -155,6 +158,10 @@ class Connection:
                 self._deadline = self._loop.call_later(REQUEST_S, self.close)
             self._received += got
             self._advance(looked_at)
+        self._read_seldom()
+
+    def _read_seldom(self) -> None:
+        """Pauses before each further read of a request whose head does not come to its end."""
         self._reads += 1
         if self._reads > _READS_AT_ONCE and self.is_idle:
             self._read_no_more()

@@ -15,6 +15,8 @@ Invariants:
     - ``/health`` and ``/ready`` need no thread, so they are answered even while all threads wait for the worker's main
       loop, which processes messages.
     - Memory is limited: the number of connections, the bytes of a request, and the unsent bytes of all answers.
+    - With a certificate, other machines reach the server by TLS only. Programs on this machine use a port of their own
+      on loopback, so that commands need no certificate.
     - CPU time is limited: the accepts per second, and the reads of a slow request. The worker's main loop shares the
       Python interpreter with this thread, so a flood of requests must not keep the interpreter busy.
 """
@@ -33,6 +35,7 @@ import structlog
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.settings import ServingSettings
+from holdfast.infra.system.server_tls import ServerCertificate, TlsSocket
 from holdfast.processors.engine.serving.connection import Connection
 from holdfast.processors.engine.serving.guard import OPEN_PAGES, Guard
 from holdfast.processors.engine.serving.limits import Allowance, WorkThreads
@@ -61,6 +64,10 @@ _BACKLOG, _ACCEPTS_PER_TURN = 1024, 16
 #: Rate limit under load: accepts per second, and accepts in one burst. An accept takes up to 0.13 ms. The thousandth
 #: queued connection waits one second, which is shorter than the timeout of clients that read the status.
 _ACCEPTS_PER_S, _ACCEPTS_MAX = 1000, AT_ONCE_MAX
+#: The same limit with TLS. A handshake takes up to 2 ms.
+_HANDSHAKES_PER_S = 100
+#: The address at which programs of this machine reach a server that speaks only TLS elsewhere.
+LOOPBACK = "127.0.0.1"
 #: Seconds for which the server accepts no connections after the process has run out of file descriptors.
 _ACCEPT_AGAIN_S = 0.1
 #: Maximum seconds that running requests get for their answers when the server stops.
@@ -88,6 +95,7 @@ class RequestServer:
 
     Raises:
         ServingImpossible: The server can't listen on its address or port.
+        TlsUnusable: The files of the certificate can't be used.
     """
 
     def __init__(
@@ -103,25 +111,21 @@ class RequestServer:
         self.rules = Rules(guard, frozenset(pages), bodies or {}, of_state)
         self._serve = serve
         self._refusals = 0
-        self._host = serving.host
-        self._listener = _listening(serving)
-        self.port = int(self._listener.getsockname()[1])
+        self._listeners = _listeners(serving)
+        #: The port of the settings.
+        self.port = self._listeners[0].port
         self._crews = {True: WorkThreads("serving", READERS_MAX), False: WorkThreads("control", CONTROLLERS_MAX)}
         self._lane = None if queries is None else QueryLane(queries, serving.queries_per_s)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Open connections, oldest first. A connection whose client reads some of the answer moves to the end.
         self._open: dict[Connection, None] = {}
-        self._accepting = self._closing = self._rests = False
-        self._allowance = Allowance(_ACCEPTS_PER_S, _ACCEPTS_MAX)
+        self._closing = False
 
     @property
     def url(self) -> str:
-        """The server's URL for programs on this machine."""
-        # If the server listens on all interfaces, programs on this machine reach it by the loopback address. The
-        # wildcard address is only compared here, not bound.
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 # nosec B104
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        """The server's URL for programs on this machine, without TLS."""
+        return self._listeners[-1].url
 
     @property
     def open_connections(self) -> int:
@@ -139,7 +143,8 @@ class RequestServer:
     def close(self) -> None:
         """Stops the server. Running requests get half a second for their answers."""
         if self._thread is None or self._loop is None:
-            self._listener.close()
+            for listener in self._listeners:
+                listener.close()
             return
         with suppress(RuntimeError):  # RuntimeError means that the event loop is already closed
             self._loop.call_soon_threadsafe(self._finish)
@@ -161,8 +166,9 @@ class RequestServer:
     def _finish(self) -> None:
         assert self._loop is not None
         self._closing = True
-        self._pause()
-        self._listener.close()
+        for listener in self._listeners:
+            self._pause(listener)
+            listener.close()
         for connection in list(self._open):
             if not connection.is_answered_soon:
                 connection.close()
@@ -174,43 +180,44 @@ class RequestServer:
     # -- places: accepting and replacing connections ---------------------------------------------------------------
 
     def _resume(self) -> None:
-        if not (self._accepting or self._closing or self._rests):
-            assert self._loop is not None
-            self._accepting = True
-            self._loop.add_reader(self._listener, self._accept)
-
-    def _pause(self) -> None:
-        if self._accepting:
-            assert self._loop is not None
-            self._accepting = False
-            self._loop.remove_reader(self._listener)
-
-    def _rest(self, seconds: float) -> None:
-        """Accepts no connections for this many seconds."""
         assert self._loop is not None
-        self._pause()
-        self._rests = True
-        self._loop.call_later(seconds, self._rested)
+        for listener in self._listeners:
+            if not (self._closing or listener.accepts or listener.rests):
+                listener.accepts = True
+                self._loop.add_reader(listener.socket, self._accept, listener)
 
-    def _rested(self) -> None:
-        self._rests = False
+    def _pause(self, listener: _Listener) -> None:
+        if listener.accepts:
+            assert self._loop is not None
+            listener.accepts = False
+            self._loop.remove_reader(listener.socket)
+
+    def _rest(self, listener: _Listener, seconds: float) -> None:
+        """Accepts no connections of a listener for this many seconds."""
+        assert self._loop is not None
+        self._pause(listener)
+        listener.rests = True
+        self._loop.call_later(seconds, self._rested, listener)
+
+    def _rested(self, listener: _Listener) -> None:
+        listener.rests = False
         self._resume()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: _Listener) -> None:
         assert self._loop is not None
         for _ in range(_ACCEPTS_PER_TURN):
-            if not self._allowance.takes_one(self._loop.time()):
-                self._rest(1 / _ACCEPTS_PER_S * _ACCEPTS_PER_TURN)
+            if not listener.allowance.takes_one(self._loop.time()):
+                self._rest(listener, _ACCEPTS_PER_TURN / listener.accepts_per_s)
                 return
             full = len(self._open) >= AT_ONCE_MAX
             oldest = self._replaceable() if full else None
             if full and oldest is None:
                 # No connection may be closed, because all requests are being served. The next finished answer resumes
                 # the accepts.
-                self._pause()
+                self._pause(listener)
                 return
             try:
-                accepted, address = self._listener.accept()
+                accepted, address = listener.socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as failure:
@@ -218,12 +225,14 @@ class RequestServer:
                 oldest = self._replaceable()
                 if oldest is not None:
                     oldest.close()  # frees a file descriptor for the next accept
-                self._rest(_ACCEPT_AGAIN_S)
+                self._rest(listener, _ACCEPT_AGAIN_S)
                 return
             if oldest is not None:
                 oldest.close()
-            accepted.setblocking(False)
-            connection = Connection(self, self._loop, accepted, str(address[0]))
+            made = listener.opened(accepted)
+            if made is None:
+                continue
+            connection = Connection(self, self._loop, made, str(address[0]))
             self._open[connection] = None
             connection.read()  # read at once, because most clients have already sent their request
 
@@ -311,24 +320,71 @@ class RequestServer:
             _log.warning("request refused", client=client, page=shown, why=refused.why, total=self._refusals)
 
 
-def _listening(serving: ServingSettings) -> socket.socket:
-    """Opens the listening socket with the address and port of the settings."""
-    listener = socket.socket(socket.AF_INET6 if ":" in serving.host else socket.AF_INET, socket.SOCK_STREAM)
+class _Listener:
+    """One address on which the server accepts connections, with or without TLS."""
+
+    def __init__(self, host: str, port: int, certificate: ServerCertificate | None) -> None:
+        self.socket, self._host, self._certificate = _listening(host, port), host, certificate
+        self.port = int(self.socket.getsockname()[1])
+        self.accepts_per_s = _ACCEPTS_PER_S if certificate is None else _HANDSHAKES_PER_S
+        self.allowance = Allowance(self.accepts_per_s, _ACCEPTS_MAX)
+        #: Whether the event loop watches the socket, and whether the listener accepts nothing for a while.
+        self.accepts = self.rests = False
+
+    @property
+    def url(self) -> str:
+        """The URL for programs on this machine."""
+        # If the server listens on all interfaces, programs on this machine reach it by the loopback address. The
+        # wildcard address is only compared here, not bound.
+        host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self._host, self._host)  # noqa: S104 # nosec B104
+        scheme = "http" if self._certificate is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    def opened(self, accepted: socket.socket) -> socket.socket | TlsSocket | None:
+        """Returns the socket of an accepted connection, which never waits; None if the client has disconnected."""
+        accepted.setblocking(False)
+        try:
+            return accepted if self._certificate is None else self._certificate.serve(accepted)
+        except OSError:
+            accepted.close()
+            return None
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self.socket.close()
+
+
+def _listeners(serving: ServingSettings) -> list[_Listener]:
+    """Opens the listener of the settings. With TLS, also one for programs on this machine: the last one has no TLS."""
+    if serving.tls_certificate is None:
+        return [_Listener(serving.host, serving.port, None)]
+    certificate = ServerCertificate(serving.tls_certificate, serving.tls_key)
+    first = _Listener(serving.host, serving.port, certificate)
+    try:
+        return [first, _Listener(LOOPBACK, 0, None)]
+    except ServingImpossible:
+        first.close()
+        raise
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Opens a listening socket."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # the accepted sockets inherit this buffer size
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
-        listener.bind((serving.host, serving.port))
+        listener.bind((host, port))
         listener.listen(_BACKLOG)
         listener.setblocking(False)
     except OSError as failure:
         listener.close()
         raise ServingImpossible(
-            f"Status and control can't listen on {serving.host} port {serving.port}: {failure.strerror}.",
+            f"Status and control can't listen on {host} port {port}: {failure.strerror}.",
             action="Set `HOLDFAST_SERVING__PORT` to a free port or to `0`, which takes any free one; each worker "
             "of a machine needs its own. Or set `HOLDFAST_SERVING__HOST` to an address of this machine.",
-            host=serving.host,
-            port=serving.port,
+            host=host,
+            port=port,
         ) from failure
     return listener
 

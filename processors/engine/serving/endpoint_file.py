@@ -8,15 +8,18 @@ process listens on the port.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
 
+from holdfast.infra.masking import remember
 from holdfast.infra.system.json_file import read_json
 from holdfast.infra.system.ports import listens_at
 from holdfast.infra.system.process import ProcessIdentity, fate_of, is_running, start_mark
+from holdfast.processors.engine.changelog.names import is_worker_of
 
 _Pid = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
@@ -72,6 +75,23 @@ class Endpoint(msgspec.Struct, frozen=True):
             return False
         listens = listens_at(self.pid, port)
         return bool(self.mark) if listens is None else listens
+
+
+def running_workers(folder: Path, processor: str) -> Mapping[str, Endpoint]:
+    """Returns the endpoints of a processor's workers that run on this machine and answer queries, by slot.
+
+    Args:
+        folder: The folder of the endpoint files.
+    """
+    found = {}
+    for file in sorted(folder.glob(f"{processor}-*.json")):
+        endpoint = read_endpoint(file)
+        if endpoint is None or not endpoint.state_token or not is_worker_of(processor, endpoint.worker):
+            continue
+        if endpoint.is_owner:
+            remember((endpoint.state_token,))
+            found[file.stem[len(processor) + 1 :]] = endpoint
+    return found
 
 
 def read_endpoint(file: Path) -> Endpoint | None:

@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 
 from holdfast.infra.masking import remember
 from holdfast.infra.settings import ServingSettings
+from holdfast.infra.settings.serving import LOOPBACK_NAMES
 
-_LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 #: Routes that only report whether the worker is healthy. They need no token, because health probes have no token.
 OPEN_PAGES = frozenset({"/health", "/ready"})
 
@@ -78,7 +78,7 @@ class Guard:
         self._of_state = (_header(self.state_token), _header(self.token))
         self._of_stores = {store: _header(token) for store, token in serving.store_tokens.items()}
         self._on_loopback = serving.on_loopback
-        self._names = _LOOPBACK_NAMES | {serving.host.lower()}
+        self._names = LOOPBACK_NAMES | {serving.host.lower()}
 
     @property
     def reads_need_token(self) -> bool:

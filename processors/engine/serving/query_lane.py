@@ -47,6 +47,9 @@ class Queries(Protocol):
     def on_thread(self, head: Head) -> Answer | Later:
         """Answers a request. The call may block, for example while another worker answers."""
 
+    def close(self) -> None:
+        """Closes the connections to other workers."""
+
 
 _TOO_MANY = Answer(
     429, {"error": "too many queries; HOLDFAST_SERVING__QUERIES_PER_S sets the limit"}, headers={"Retry-After": "1"}
@@ -94,9 +97,10 @@ class QueryLane:
         self._pass_on(connection, head, _guarded(partial(self._queries.at_once, head)))
 
     def end(self) -> None:
-        """Ends the threads, and sets the former switch interval."""
+        """Ends the threads, closes connections to other workers, and sets the former switch interval."""
         self._ended = True
         self._threads.end()
+        self._queries.close()
         self._calm()
 
     def _hurry(self) -> None:

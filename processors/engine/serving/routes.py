@@ -29,7 +29,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import structlog
 
@@ -196,6 +195,11 @@ class ControlServer:
         pages = [*self._pages, *self._verbs, *bodies]
         made = None if queries is None else queries(self._guard)
         self._server = RequestServer(serving, self._guard, self._serve, pages, bodies, made)
+
+    @property
+    def port(self) -> int:
+        """The port on which other machines reach the server."""
+        return self._server.port
 
     def start(self) -> str:
         """Starts serving on background threads, writes the endpoint file, and returns the URL."""
@@ -416,10 +420,10 @@ def serve_worker(worker: Worker, processor: str, slot: str, settings: Settings) 
     """
     endpoint, checkpoints = settings.paths.endpoint(processor, slot), settings.paths.checkpoints(processor)
     serving, stuck_after_s = settings.serving, settings.stuck_after_s
-    queries = partial(state_routes, worker, slot, settings.paths.run)
+    queries = partial(state_routes, worker, slot, settings.paths.run, serving)
     server = ControlServer(worker, processor, slot, endpoint, checkpoints, serving, stuck_after_s, queries)
     url = server.start()
     if not serving.on_loopback:  # other machines can reach this worker
-        worker.maintenance.cluster.be_reached_at(ADDRESS + advertised(serving, urlsplit(url).port or 0))
-    _log.info("status and control", url=url)
+        worker.maintenance.cluster.be_reached_at(ADDRESS + advertised(serving, server.port))
+    _log.info("status and control", url=url, port=server.port, tls=serving.tls_certificate is not None)
     return server

@@ -36,10 +36,14 @@ class Ownership(Enum):
 
 
 class Seen(NamedTuple):
-    """The state, and the monotonic time in seconds of the last turn of the worker's loop."""
+    """The state, and monotonic times in seconds: of the loop's last turn, and of its last turn that was ``KNOWN``."""
 
     ownership: Ownership
     turned_at: float
+    known_at: float
+
+
+_NEVER = Seen(Ownership.UNKNOWN, float("-inf"), float("-inf"))
 
 
 class CommitDue(Protocol):
@@ -76,11 +80,11 @@ class Freshness:
     """
 
     def __init__(self, session_s: float) -> None:
-        self.seen = Seen(Ownership.UNKNOWN, float("-inf"))
+        self.seen = _NEVER
         #: Seconds without a turn after which the ownership is doubted.
         self.gap_s = min(GAP_S_MAX, session_s * GAP_OF_SESSION)
         #: Whether a query has asked. A worker that nobody asks needs no proof.
-        self.is_asked = False
+        self._is_asked = False
         #: Whether the group has assigned partitions since the worker joined it.
         self._joined = False
         #: The tasks whose commit is the proof that is under way, with their last transaction before it.
@@ -90,6 +94,10 @@ class Freshness:
     def joined(self) -> bool:
         """Whether the group has assigned partitions since the worker joined it."""
         return self._joined
+
+    def asked(self) -> None:
+        """Notes that a query has come. Any thread may call it."""
+        self._is_asked = True
 
     def assigned(self) -> None:
         """Notes that the group has assigned partitions."""
@@ -105,7 +113,7 @@ class Freshness:
             work: Takes the time at which a commit is due.
             now: Monotonic seconds.
         """
-        known, at = self.seen
+        known, at, known_at = self.seen
         if known is Ownership.UNKNOWN:
             known = Ownership.KNOWN
         elif now - at > self.gap_s:
@@ -113,14 +121,14 @@ class Freshness:
         if known is Ownership.DOUBTED and self._unproven is not None:
             if all(task.meta.transaction > before for task, before in self._unproven if task.running):
                 known, self._unproven = Ownership.KNOWN, None
-        elif known is Ownership.DOUBTED and self.is_asked:
+        elif known is Ownership.DOUBTED and self._is_asked:
             owned = [task for task in tasks if task.running and task.store is not None]
             self._unproven = [(task, task.meta.transaction) for task in owned]
             for task, _ in self._unproven:
                 task.commit_again()
             work.commit_in(0.0, now)
-        self.seen = Seen(known, now)
+        self.seen = Seen(known, now, now if known is Ownership.KNOWN else known_at)
 
     def left(self) -> None:
         """Notes that the worker leaves its group."""
-        self.seen, self._joined, self._unproven = Seen(Ownership.UNKNOWN, float("-inf")), False, None
+        self.seen, self._joined, self._unproven = _NEVER, False, None

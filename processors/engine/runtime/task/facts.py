@@ -50,6 +50,20 @@ _MOVES = {
 }
 
 
+class SinkPause:
+    """Whether a task's inputs are paused, because a sink takes nothing now."""
+
+    def __init__(self) -> None:
+        self._is_on = False
+
+    def __bool__(self) -> bool:
+        return self._is_on
+
+    def set(self, *, on: bool) -> None:
+        """Notes that the inputs are paused, or flow again."""
+        self._is_on = on
+
+
 class TaskFacts:
     """The phase, the meta record (offsets in RocksDB) and the offsets of one task.
 
@@ -58,7 +72,7 @@ class TaskFacts:
     Attributes:
         restored: Number of changelog records that were replayed before the task ran.
         restored_s: Duration of the replay in seconds.
-        rests: Whether the task's inputs are paused, because a sink takes nothing now.
+        sink_pause: Whether the task's inputs are paused, because a sink takes nothing now.
     """
 
     def __init__(self, name: str, subtopology: str, partition: int, inputs: tuple[str, ...]) -> None:
@@ -74,7 +88,7 @@ class TaskFacts:
         self.restored, self.restored_s = 0, 0.0
         #: The transaction after which a commit is needed even without changes; -1 for none.
         self._again_after = -1
-        self.rests = False
+        self.sink_pause = SinkPause()
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.infra.clock import Clock
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import ADDRESS, Partition, worker_of
+from holdfast.infra.tls import trusted_for
 from holdfast.processors.engine.queries.errors import StateAway
 from holdfast.processors.engine.runtime.ports import Cluster
 from holdfast.processors.engine.serving.endpoint_file import read_endpoint
@@ -25,6 +26,8 @@ from holdfast.processors.engine.serving.requests import FORWARDED, SERVER, Answe
 from holdfast.processors.engine.topology import Topology
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 #: Seconds for which the description of the group is reused, and the timeout of a request for it.
@@ -45,6 +48,16 @@ class Peer:
     token: str
 
 
+class Access(NamedTuple):
+    """How a worker asks those of other machines: all have one token of state, and all have TLS, or none has.
+
+    ``tls`` has the authorities by which the worker trusts their certificates; None means no TLS.
+    """
+
+    token: str
+    tls: ssl.SSLContext | None = None
+
+
 class Peers:
     """The other workers of a processor's consumer group.
 
@@ -52,14 +65,14 @@ class Peers:
         group: The consumer group.
         own: This worker's transactional id.
         endpoints: The folder with the endpoint files of this machine.
-        token: The token of state that all workers of the installation have.
+        access: How workers of other machines are asked.
     """
 
     def __init__(  # tidy: allow-wide because each argument is one fact about this worker or its group
-        self, topology: Topology, cluster: Cluster, clock: Clock, group: str, own: str, endpoints: Path, token: str
+        self, topology: Topology, cluster: Cluster, clock: Clock, group: str, own: str, endpoints: Path, access: Access
     ) -> None:
         self._topology, self._cluster, self._clock = topology, cluster, clock
-        self._group, self._own, self._endpoints, self._token = group, own, endpoints, token
+        self._group, self._own, self._endpoints, self._access = group, own, endpoints, access
         self._lock = Lock()
         self._owners: Mapping[Partition, str] = {}
         self._looked_at = float("-inf")
@@ -105,13 +118,14 @@ class Peers:
 
         if self._client is None:
             limits = httpx.Limits(max_connections=32, keepalive_expiry=30.0)
-            self._client = httpx.Client(trust_env=False, limits=limits, follow_redirects=False)
+            verify = self._access.tls or trusted_for("http:")
+            self._client = httpx.Client(trust_env=False, limits=limits, follow_redirects=False, verify=verify)
         headers = {"Authorization": f"Bearer {peer.token}", FORWARDED: self._own}
         try:
             answer = self._client.get(peer.url + target, headers=headers, timeout=FORWARD_TIMEOUT_S + wait_s)
         except httpx.HTTPError as failure:
             raise StateAway(
-                f"The worker that owns the task did not answer: {type(failure).__name__}.", retry_after_s=1.0
+                f"The worker that owns the task did not answer: {type(failure).__name__}: {failure}.", retry_after_s=1.0
             ) from failure
         if answer.headers.get("Server") != SERVER:  # another program has taken the address of a worker that has ended
             raise StateAway(f"At the address of the worker that owns the task is no worker of Holdfast: {peer.url}.")
@@ -146,7 +160,8 @@ class Peers:
         """Returns the address of a worker: from its client id, or from the endpoint files of this machine."""
         _, _, advertised = client_id.partition(ADDRESS)
         if advertised:
-            return Peer(f"http://{advertised}", self._token)
+            scheme = "http" if self._access.tls is None else "https"
+            return Peer(f"{scheme}://{advertised}", self._access.token)
         for file in self._endpoints.glob("*.json"):
             endpoint = read_endpoint(file)
             if endpoint is not None and endpoint.worker == client_id and endpoint.is_owner:

@@ -112,6 +112,11 @@ class StateRoutes:
         """Answers a request. The call may block, for example while another worker answers."""
         return self._answer(head, blocking=True) or _error(500, "the query was not answered")
 
+    def close(self) -> None:
+        """Closes the connections to other workers."""
+        if self._peers is not None:
+            self._peers.close()
+
     # -- one request -----------------------------------------------------------------------------------------------
 
     def _answer(self, head: Head, *, blocking: bool) -> Answer | Later | None:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.infra.settings import ServingSettings
+from holdfast.infra.system.server_tls import trusting
 from holdfast.processors.engine.queries.errors import StateAway
 from holdfast.processors.engine.queries.placement import PartitionCounts
 from holdfast.processors.engine.queries.service import StateService
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.task.facts import TaskFacts
 from holdfast.processors.engine.serving.guard import Guard
-from holdfast.processors.engine.serving.state.peers import Peers
+from holdfast.processors.engine.serving.state.peers import Access, Peers
 from holdfast.processors.engine.serving.state.routes import StateRoutes
 
 #: Seconds after which a client asks again for a row that can't be read. Only a new message of the topic changes it.
@@ -62,15 +63,21 @@ class WorkerTasks:
             ) from failure
 
 
-def state_routes(worker: Worker, slot: str, endpoints: Path, guard: Guard) -> StateRoutes:
-    """Returns the routes of queries about a worker's state. ``endpoints`` is the folder of the endpoint files."""
+def state_routes(worker: Worker, slot: str, endpoints: Path, serving: ServingSettings, guard: Guard) -> StateRoutes:
+    """Returns the routes of queries about a worker's state. ``endpoints`` is the folder of the endpoint files.
+
+    Raises:
+        TlsUnusable: The authorities of the settings can't be used.
+    """
     cluster = worker.maintenance.cluster
     held = WorkerTasks(worker, slot)
     counts = PartitionCounts(worker.topology, cluster, worker.clock)
     topics = [*(frame.topic for frame in worker.frames.values())]
     forms = {topic.name: topic.formats.key_deserializer for topic in topics}
     group, own = worker.options.group, worker.committer.transactional_id
-    peers = Peers(worker.topology, cluster, worker.clock, group, own, endpoints, guard.state_token)
+    tls = None if serving.tls_certificate is None else trusting(serving.tls_authorities)
+    access = Access(guard.state_token, tls)
+    peers = Peers(worker.topology, cluster, worker.clock, group, own, endpoints, access)
     return StateRoutes(StateService(held, counts, forms), peers, guard, worker.clock, held.global_row)
 
 

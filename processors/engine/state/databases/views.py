@@ -131,8 +131,7 @@ class Views:
         with self._changed:
             self._drop_published()
             if self._is_wanted and not self._retired:
-                snapshot = self._snapshot()
-                self._published = View(snapshot, TaskMeta.decode(snapshot.get(META_KEY) or b""))
+                self._published = self._made(None)
                 self._published._readers = 1
                 self._open.add(self._published)
 
@@ -199,22 +198,26 @@ class Views:
             if self._retired or self._why_not:
                 raise NoView(self._why_not or "the worker gives the task back")
             if self._current is None:
-                self._current = self._made()
-                self._open.add(self._current)
+                made = self._made(self._meta)
+                self._meta = made.meta
+                if made.meta.restoring:
+                    made._snapshot.close()
+                    raise NoView("the state is being restored")
+                self._current = made
+                self._open.add(made)
             self._current._readers += 1
             return self._current
 
-    def _made(self) -> View:
+    def _made(self, meta: TaskMeta | None) -> View:
+        """Makes a view of the present content. Its offsets are read from it, unless the caller knows them."""
         snapshot = self._snapshot()
         try:
-            if self._meta is None:
+            if meta is None:
                 raw = snapshot.get(META_KEY)
                 if raw is None:
                     raise NoView("the task has committed nothing yet")
-                self._meta = TaskMeta.decode(raw)
-            if self._meta.restoring:
-                raise NoView("the state is being restored")
+                meta = TaskMeta.decode(raw)
         except BaseException:
             snapshot.close()
             raise
-        return View(snapshot, self._meta)
+        return View(snapshot, meta)

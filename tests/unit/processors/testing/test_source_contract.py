@@ -48,7 +48,7 @@ class PositionBefore(Right):
 
 
 class Forgets(Right):
-    """Begins anew at each start."""
+    """A source that keeps no position, so each start produces all messages again."""
 
     def run(self) -> None:
         self.state.set("next", 0)

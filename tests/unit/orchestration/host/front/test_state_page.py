@@ -13,9 +13,9 @@ from starlette.testclient import TestClient
 
 from holdfast.infra.settings import ServingSettings
 from holdfast.infra.system.process import own_identity, start_mark
-from holdfast.orchestration.host.front.state_page import WithStatePage, running_workers, shown_answer
+from holdfast.orchestration.host.front.state_page import WithStatePage, shown_answer
 from holdfast.processors.engine.serving.connections import RequestServer
-from holdfast.processors.engine.serving.endpoint_file import Endpoint, write_endpoint
+from holdfast.processors.engine.serving.endpoint_file import Endpoint, running_workers, write_endpoint
 from holdfast.processors.engine.serving.guard import Guard
 from holdfast.processors.engine.serving.requests import Answer, Head, Later
 
@@ -45,6 +45,9 @@ class Stated:
     def on_thread(self, head: Head) -> Answer | Later:
         raise AssertionError(head)
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], tuple[TestClient, Stated]]]:
@@ -57,7 +60,8 @@ def page(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], tuple[TestClient
         server.start()
         made.append(server)
         mark, identity = start_mark(os.getpid()) or "", str(own_identity())
-        known = Endpoint(os.getpid(), server.url, guard.token, mark, False, identity, guard.state_token, "worker")
+        worker = "holdfast-orders-totals-0123456789ab-0"
+        known = Endpoint(os.getpid(), server.url, guard.token, mark, False, identity, guard.state_token, worker)
         write_endpoint(tmp_path / "orders-totals-0.json", known)
         return TestClient(WithStatePage(Starlette(), tmp_path, "/dagster")), routes
 
@@ -103,7 +107,7 @@ def test_without_a_worker_the_page_says_where_to_look(tmp_path: Path) -> None:
 
 def test_a_worker_of_a_processor_with_a_longer_name_is_not_asked(page: Any, tmp_path: Path) -> None:
     page({"found": True})
-    assert running_workers(tmp_path, "orders") == []
+    assert not running_workers(tmp_path, "orders")
     assert len(running_workers(tmp_path, "orders-totals")) == 1
 
 

@@ -234,5 +234,17 @@ def test_stale_answers_come_from_a_silent_owner_too(held: Held) -> None:
     held.runs().turns()
     held.passes(20)
     assert held.position(Demand(stale_ok_s=30)).age_s == 20
-    with pytest.raises((StateAway, Elsewhere)):
+    with pytest.raises(StateAway, match="knew 20.000 s ago that it owns the task; the query accepts 10 s"):
         held.position(Demand(stale_ok_s=10))
+
+
+def test_a_turn_after_a_silence_does_not_make_the_state_of_an_owner_younger(held: Held) -> None:
+    """The process was frozen, and its loop turns again: until a commit, another worker may have newer state."""
+    held.runs().turns()
+    held.passes(20)
+    held.turns()
+    assert held.position(Demand(stale_ok_s=30)).age_s == 20
+    with pytest.raises(StateAway, match="knew 20.000 s ago"):
+        held.position(Demand(stale_ok_s=10))
+    held.turns().commits(8).turns()
+    assert held.position(Demand(stale_ok_s=10)).age_s == 0

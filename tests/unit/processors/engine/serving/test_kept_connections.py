@@ -23,7 +23,7 @@ class Routes:
     """Routes that answer with the page; some pages need a thread, or wait."""
 
     def __init__(self) -> None:
-        self.ready, self.threads, self.looks = Event(), set[int](), 0
+        self.ready, self.threads, self.looks, self.closed = Event(), set[int](), 0, 0
 
     def serves(self, page: str) -> bool:
         return page.startswith("/stores")
@@ -38,6 +38,9 @@ class Routes:
     def on_thread(self, head: Head) -> Answer | Later:
         self.threads.add(get_ident())
         return Answer(200, {"page": "thread"})
+
+    def close(self) -> None:
+        self.closed += 1
 
     def _again(self) -> Answer | Later | None:
         self.looks += 1
@@ -178,3 +181,12 @@ def test_queries_shorten_the_switch_interval_for_a_while(
     assert sys.getswitchinterval() == pytest.approx(query_lane.SWITCH_S)
     server.close()
     assert sys.getswitchinterval() == before
+
+
+def test_the_connections_to_other_workers_end_with_the_server(
+    serve: Callable[..., RequestServer], routes: Routes
+) -> None:
+    server = serve()
+    assert routes.closed == 0
+    server.close()
+    assert routes.closed == 1
