@@ -78,7 +78,7 @@ def keep(value, state):
         assert len(keys) == CLIENTS * REQUESTS
 
 
-@pytest.mark.parametrize("workers", variants([1, 2]))
+@pytest.mark.parametrize("workers", variants([1, 2], tested=0))
 def test_kill_9_neither_loses_nor_doubles_an_event_that_was_posted(
     stream: Any, worker: Callable[..., Any], workers: int
 ) -> None:

@@ -100,7 +100,7 @@ class Rows(BatchingSink):
         assert set(self.rows()) == wanted
 
 
-@pytest.mark.parametrize("workers", variants([2, 1]))
+@pytest.mark.parametrize("workers", variants([2, 1], tested=0))
 def test_kill_9_loses_no_result_of_a_sink_and_repeats_only_equal_ones(
     stream: Any, worker: Callable[..., Any], workers: int
 ) -> None:

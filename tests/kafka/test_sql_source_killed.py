@@ -111,7 +111,7 @@ def keep(value, state):
             assert amount == f"{number // 100}.{number % 100:02}"
 
 
-@pytest.mark.parametrize("workers", variants([1, 2]))
+@pytest.mark.parametrize("workers", variants([1, 2], tested=0))
 def test_kill_9_neither_loses_nor_doubles_a_row_of_a_table(
     stream: Any, worker: Callable[..., Any], workers: int, postgres: PostgresServer
 ) -> None:

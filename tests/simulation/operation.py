@@ -33,9 +33,9 @@ from tests.simulation.scheduler import signals_kept
 from tests.simulation.small_portions import tuned
 from tests.simulation.verifier import InvariantBroken
 
-#: The number of courses (simulated sequences of commands and faults) in `make test-thorough`, in `make test`, and in
-#: one test case.
-COURSES, TESTED, SHARE = 5_000, 100, 25
+#: The number of courses (simulated sequences of commands and faults) in `make test-thorough`, of those in
+#: ``test_operation.py``, and in one test case. `make test` runs two cases.
+COURSES, FIRST, SHARE = 5_000, 100, 25
 #: The number of test files in ``tests/simulation/courses``.
 FILES = 7
 
@@ -116,10 +116,11 @@ class OperationRunner:
 def shares(file: int) -> range:
     """The first seeds of the test cases in one file of ``tests/simulation/courses``. Files count from 0.
 
-    A test case (share) runs the courses (sequences of commands and faults) of ``SHARE`` consecutive seeds. `make test`
-    runs the first ``TESTED`` seeds. `make test-thorough` also runs these files, with the rest of the ``COURSES`` seeds.
+    A test case (share) runs the courses (sequences of commands and faults) of ``SHARE`` consecutive seeds.
+    ``test_operation.py`` has the first ``FIRST`` seeds. `make test-thorough` also runs these files, with the rest of
+    the ``COURSES`` seeds.
     """
-    first, each = TESTED, (COURSES - TESTED) // FILES
+    first, each = FIRST, (COURSES - FIRST) // FILES
     return range(first + file * each, first + (file + 1) * each, SHARE)
 
 

@@ -157,6 +157,7 @@ class CountedInRedis(Counted):
         return {key.removeprefix("count:"): json.loads(value)["n"] for key, value in found if value is not None}
 
 
+@pytest.mark.thorough
 def test_kill_9_leaves_each_key_in_redis_as_if_written_once(
     stream: Any, worker: Callable[..., Any], redis_server: RedisServer
 ) -> None:
