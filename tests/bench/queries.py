@@ -6,11 +6,13 @@
 One worker folds all messages of a topic, which are there before it starts. Meanwhile another process sends queries
 about random keys, at a fixed rate over four kept connections. The latency of a query counts from the time at which it
 is due, so that a query that waits for its connection is counted, too. Runs without queries take turns with the others.
-At the end, the state must equal the changelogs.
+In some runs, a third process keeps connections open on which a request comes byte by byte, and opens them again when
+the worker closes them. At the end, the state must equal the changelogs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -21,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,8 +42,10 @@ from tests.bench.scenario import Place, Scenario, run_alone
 from tests.bench.seeding import fill
 from tests.bench.stream import PARTITIONS, bodies
 
-#: Queries per second of the runs, in turn.
-RATES = (0, 200, 0, 1000)
+#: Queries per second of the runs, in turn, and the number of slow connections beside them.
+RUNS = ((0, 0), (200, 0), (1000, 0), (0, 0), (200, 32), (200, 1000))
+#: Seconds between two bytes of a slow request.
+SLOW_S = 1.0
 CONNECTIONS, KEYS = 4, 20_000
 LIMIT_S = 600.0
 
@@ -112,8 +117,24 @@ def ask(host: str, port: int, token: str, rate: float) -> None:
     print(json.dumps(told))
 
 
-def run_once(work: Work, home: Path, size: int, rate: int) -> Figures:
-    """Let one worker fold all messages while queries come at this rate.
+async def be_slow(host: str, port: int, count: int) -> None:
+    """Keep this many connections open, on each of which a request comes byte by byte. Ends with its process."""
+
+    async def one() -> None:
+        while True:
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection(host, port)
+                for byte in b"GET /stores HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"x" * 1000:
+                    writer.write(bytes([byte]))
+                    await writer.drain()
+                    await asyncio.sleep(SLOW_S)
+            await asyncio.sleep(SLOW_S)
+
+    await asyncio.gather(*(one() for _ in range(count)))
+
+
+def run_once(work: Work, home: Path, size: int, rate: int, slow: int) -> Figures:
+    """Let one worker fold all messages while queries come at this rate, and this many connections are slow.
 
     Raises:
         RunWrong: The worker ended or did not finish, or a query was refused.
@@ -124,12 +145,16 @@ def run_once(work: Work, home: Path, size: int, rate: int) -> Figures:
         command, env={**os.environ, **settings}, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     asking: subprocess.Popen[str] | None = None
+    slowly: subprocess.Popen[str] | None = None
     try:
         endpoint = _awaited(lambda: _endpoint(home), process)
         first = _awaited(lambda: _processed(endpoint), process)
+        place = endpoint.url.removeprefix("http://").split(":")
+        if slow:
+            connected = [sys.executable, "-m", "tests.bench.queries", "slow", *place, str(slow)]
+            slowly = subprocess.Popen(connected, cwd=PROJECT, text=True)
         began = time.perf_counter()
         if rate:
-            place = endpoint.url.removeprefix("http://").split(":")
             asked = [sys.executable, "-m", "tests.bench.queries", "ask", *place, endpoint.state_token, str(rate)]
             asking = subprocess.Popen(asked, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         _awaited(lambda: _processed(endpoint) >= size, process)
@@ -144,7 +169,7 @@ def run_once(work: Work, home: Path, size: int, rate: int) -> Figures:
             raise RunWrong(f"the worker ended with exit code {process.returncode}")
         return figures
     finally:
-        for each in (process, asking):
+        for each in (process, asking, slowly):
             if each is not None and each.poll() is None:
                 each.kill()
                 each.wait(30)
@@ -160,16 +185,17 @@ def measure(place: Place) -> Iterator[tuple[str, Figures]]:
     topics.create(TopicSpec(source, PARTITIONS, 1))
     fill(place.broker.bootstrap, ((source, *row, None) for row in bodies(place.size, KEYS)))
     keys = len({key for _, key, _ in bodies(place.size, KEYS)})
-    for number, rate in enumerate(RATES * place.rounds):
+    for number, (rate, slow) in enumerate(RUNS * place.rounds):
         name = f"bench-queries-{number}"
         state_dir = place.folder / name
         work = Work(place.broker.bootstrap, name, source, f"{name}-out", 0, "exactly-once", 1.0, str(state_dir))
         topics.create(TopicSpec(work.output, PARTITIONS, 1))
-        figures = run_once(work, place.folder / f"home-{number}", place.size, rate)
+        figures = run_once(work, place.folder / f"home-{number}", place.size, rate, slow)
         check_state(work, keys)
         shutil.rmtree(state_dir, ignore_errors=True)
         columns = ("messages /s", "answers /s", "p50 ms", "p99 ms", "refused")
-        yield (f"{rate:,} queries/s" if rate else "no queries"), {name: figures.get(name, 0.0) for name in columns}
+        named = (f"{rate:,} queries/s" if rate else "no queries") + (f", {slow:,} slow connections" if slow else "")
+        yield named, {name: figures.get(name, 0.0) for name in columns}
 
 
 def _awaited(look: Callable[[], Found | None], process: subprocess.Popen[bytes]) -> Found:
@@ -208,5 +234,7 @@ if __name__ == "__main__":
             worker(Work.parse(sys.argv[2:]))
         case ["ask"]:
             ask(sys.argv[2], int(sys.argv[3]), sys.argv[4], float(sys.argv[5]))
+        case ["slow"]:
+            asyncio.run(be_slow(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
         case _:
             sys.exit(run_alone(SCENARIO, sys.argv[1:]))
