@@ -32,8 +32,8 @@ CHUNK_BYTES = 4 << 20
 #: Bytes of the block cache, and of the write buffers, of the RocksDB that is written as a checkpoint of state in
 #: memory.
 EXPORT_BYTES = 8 << 20
-#: Number of pairs that a range read of a snapshot reads at once.
-ITEMS_AT_ONCE = 64
+#: Number of pairs that a range read of a snapshot reads at once: at first, and at most.
+_FIRST_ITEMS, ITEMS_AT_ONCE = 2, 64
 #: The error text of rocksdict for a key that a snapshot does not contain. A snapshot has no `get` that returns None.
 _ABSENT = "key not found"
 
@@ -81,19 +81,21 @@ class RocksSnapshot(Snapshot):
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         at: bytes | None = first
+        size = _FIRST_ITEMS  # most reads are about one message key, which has few entries
         while at is not None:
             with _named_errors(), self._iterating:
-                found, at = self._read(at)
+                found, at = self._read(at, size)
             yield from found
+            size = min(ITEMS_AT_ONCE, 4 * size)
 
-    def _read(self, first: bytes) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """Returns some pairs from the key ``first`` on, and the first key after them; None if there is none."""
+    def _read(self, first: bytes, size: int) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """Returns at most ``size`` pairs from the key ``first`` on, and the first key after them; None for no more."""
         iterator, found = self._iterator, list[tuple[bytes, bytes]]()
         if iterator is None:
             return found, None
         iterator.seek(first)
         while iterator.valid():
-            if len(found) == ITEMS_AT_ONCE:
+            if len(found) == size:
                 return found, bytes(iterator.key())
             found.append((bytes(iterator.key()), bytes(iterator.value())))
             iterator.next()
