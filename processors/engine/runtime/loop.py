@@ -305,13 +305,15 @@ class Worker:
         return min(self._idle.sinks.patience_s(longest), max(0.0, self._open.remaining_s(self.clock.monotonic())))
 
     def _update_phase(self, member: GroupMember) -> None:
+        before = self.phase
         if check_brokers(member.brokers_down_s, self.options.broker_timeout_s, self._cluster.bootstrap):
             self.phase = Phase.WAITING
         elif self.assignment.busy:
             self.phase = Phase.RESTORING
         else:
             self.phase = Phase.RUNNING if self.assignment.freshness.joined else Phase.JOINING
-        if self.phase in (Phase.JOINING, Phase.RESTORING, Phase.WAITING):
+        # The turn that ends a restore may have taken longer than a run's timeout, and its messages are not read yet.
+        if {before, self.phase} & {Phase.JOINING, Phase.RESTORING, Phase.WAITING}:
             self._message_at = self.clock.monotonic()
 
     # -- processing ----------------------------------------------------------------------------------------------

@@ -172,3 +172,17 @@ def test_a_topic_whose_last_record_was_compacted_away_is_read_to_its_end(drop: b
     joined.to_topic(app.topic("out"))
     cluster.run(app)
     assert [record.value for _, record in cluster.read("out")] == [b"7"]
+
+
+def test_a_run_that_waits_for_a_killed_worker_s_transaction_longer_than_its_timeout_reads_its_messages(
+    tmp_path: Path,
+) -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("in")
+    feed(cluster, *range(20))
+    process = Doomed(cluster.clock)
+    process.at = "commit:before"
+    with pytest.raises(Killed):
+        build(state_dir=tmp_path).run_on(cluster.connect(process), load_settings(home=tmp_path), timeout=5.0)
+    cluster.run(build(), quiet_s=0.5)  # another folder of state: the transaction is not its own, and has to end
+    assert counts(cluster) == {(b"k%d" % key, "n"): 5 for key in range(4)}
