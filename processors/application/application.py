@@ -250,6 +250,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         timeout: float = 0.0,
         collect: bool = False,
         metadata: bool = False,
+        serve: bool = False,
     ) -> list[Any]:
         """Runs a worker until SIGTERM, SIGINT or ``stop``. Shows rate, lag and commits on stderr.
 
@@ -262,6 +263,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
                 It needs ``count`` or ``timeout``.
             metadata: Whether each returned value also gets fields with the message's key, timestamp, headers, topic,
                 partition and offset.
+            serve: Whether the worker serves status, metrics and queries of its state over HTTP, as a deployed one does.
 
         Raises:
             HoldfastError: The error that stopped the worker. All earlier messages are committed.
@@ -270,7 +272,7 @@ class Application(ApplicationSources, ApplicationTables, ApplicationClients, App
         self._foreground = True
         found, kept = ListSink(metadata=metadata), collect and bool(count or timeout)
         with private_files(settings := self._settings()), collected(self._frames, found if kept else None):
-            self.run_on(self.cluster(settings), settings, count=count, timeout=timeout)
+            self.run_on(self.cluster(settings), settings, count=count, timeout=timeout, serve=serve)
         return found.data
 
     def cluster(self, settings: Settings) -> KafkaCluster:

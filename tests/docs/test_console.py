@@ -35,6 +35,7 @@ OTHERS = {
         "sed",
         "ss",
         "true",
+        "uvicorn",
     ),
     *("venv-pack", "spark-submit", ".venv/bin/towncrier", "("),
 }

@@ -31,7 +31,7 @@ FOLDERS = ("holdfast", "orchestration", "assets", "processors", "infra")
 #: The check reads these texts in the code.
 PAGES = (
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/decisions/*.md"),
-    *("docs/tasks/*.md", "docs/coming-from/*.md", "docs/reference/README.md"),
+    *("docs/tasks/*.md", "docs/coming-from/*.md", "docs/examples/*.md", "docs/reference/README.md"),
 )
 #: This page is not checked, because its table quotes the banned phrases.
 ITSELF = "docs/writing.md"
