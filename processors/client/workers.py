@@ -102,7 +102,10 @@ class LocalWorkers:
         self._folder, self._processor = folder, processor
         self._workers: tuple[Worker, ...] = ()
         self._read_at = float("-inf")
-        self.action = f"Start the processor: `holdfast status {processor}` shows whether it runs on this machine."
+        self.action = (
+            f"Start the processor: `holdfast status {processor}` shows whether it runs on this machine. Write "
+            "`app.run(serve=True)` where your program runs it."
+        )
 
     def known(self) -> Sequence[Worker]:
         """The workers whose processes ran when the files were read."""

@@ -102,6 +102,7 @@ def test_the_page_shows_counts_while_the_worker_stops_and_starts(broker: str, tm
         stack.enter_context(programs.run(*service, "word_count_page:service"))
         browser = stack.enter_context(Browser(f"http://127.0.0.1:{port}"))
         wait_for(lambda: browser.newest.get("away"), "the page to say that no worker answers")
+        assert "`app.run(serve=True)`" in browser.newest["away"], "what the program below does"
         send(broker, "the sea", "The Sea and the sky")
         with programs.run(processor):
             wait_for(browser.shows(the=3, sea=2, sky=1, **{"and": 1}), f"the counts: {programs.log()}")
