@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -25,6 +26,8 @@ COMMIT_EVERY, COMMIT_S = 100, 0.5
 PATIENCE_S = 60.0
 #: Records that a restore writes at once. Few, so that the demonstration can kill between two writes.
 RESTORED_AT_ONCE = 10
+#: librdkafka's log level "notice": below it are lines about clients that are closed.
+QUIET = 5
 #: Keys in RocksDB. A message key gets the prefix ``KEY``, so it can't be one of the other two. The changelog has the
 #: same keys and values, but for ``CHANGELOG``.
 KEY, INPUT, CHANGELOG = b"k", b"input", b"changelog"
@@ -86,7 +89,7 @@ class Loop:
     def __init__(self, broker: str, name: str, state: Path, slot: str = "0", kill_at: str | None = None) -> None:
         self.name, self.changelog, self.counts = name, f"{name}-changelog", f"{name}-counts"
         self._state, self._kill_at = state, kill_at
-        self._broker = {"bootstrap.servers": broker}
+        self._broker = {"bootstrap.servers": broker, "log_level": QUIET}
         reading = {**self._broker, "isolation.level": "read_committed", "enable.auto.commit": False}
         reading |= {"enable.auto.offset.store": False, "enable.partition.eof": True}
         # The instance id gives a process that starts again its partitions at once, without a rebalance.
@@ -286,7 +289,7 @@ class Loop:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def end_of(broker: dict[str, str], place: TopicPartition) -> int:
+def end_of(broker: dict[str, Any], place: TopicPartition) -> int:
     """Returns the end of a partition, which records of open transactions and markers count for, too."""
     admin = AdminClient(broker)  # kept until the answer is there: without it, no answer comes
     asked = admin.list_offsets(

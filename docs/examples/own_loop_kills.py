@@ -17,7 +17,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from own_loop import PATIENCE_S, STEPS, end_of
+from own_loop import PATIENCE_S, QUIET, STEPS, end_of
 from rocksdict import Options, Rdict
 
 LOOP = Path(__file__).with_name("own_loop.py")
@@ -128,7 +128,7 @@ def committed(broker: str, topic: str) -> list[tuple[bytes, bytes]]:
     settings = {"bootstrap.servers": broker, "group.id": f"{topic}-check", "isolation.level": "read_committed"}
     reader = Consumer({**settings, "enable.auto.commit": False})
     places = [TopicPartition(topic, number, 0) for number in range(PARTITIONS)]
-    ends = [end_of({"bootstrap.servers": broker}, each) for each in places]
+    ends = [end_of({"bootstrap.servers": broker, "log_level": QUIET}, each) for each in places]
     reader.assign(places)
     found, deadline = [], time.monotonic() + PATIENCE_S
     # Markers of transactions have offsets and are no messages, so only the position tells the end.

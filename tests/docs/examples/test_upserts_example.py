@@ -32,6 +32,7 @@ def order(cluster: InMemoryCluster, customer: str, amount: int) -> None:
     cluster.produce("orders", json.dumps({"amount": amount}).encode(), customer.encode())
 
 
+@pytest.mark.slow
 def test_a_kill_before_the_commit_leaves_each_row_as_if_written_once(tmp_path: Path) -> None:
     build, file, cluster = example("upserts").application, tmp_path / "totals.db", InMemoryCluster()
     cluster.create_topic("orders")
