@@ -17,6 +17,7 @@ RARE = frozenset(
     {
         "a changelog is created again from local state that is lost",
         "a clear of some keys clears all",
+        "a rollback ignores the release that was named",
         "a stage that failed is noted as done",
         "an apply that died after its work stays open",
         "only the first of several owners is asked",
