@@ -4,6 +4,7 @@
                                                                                       └─► warehouse/<p>/<s>_snapshot
                                                                                             └─► <s>_maintenance
 
+Sources are upstream of the topic that they feed, and sinks are downstream of their processor (``checks.connectors``).
 The keys have the names of a topic ``<t>``, a processor ``<p>`` and a store ``<s>``.
 
 Invariants:
@@ -23,6 +24,7 @@ from holdfast.assets.changelogs import changelog_asset
 from holdfast.assets.checks.arrivals import arrivals_check
 from holdfast.assets.checks.audits import audit_check
 from holdfast.assets.checks.compaction import compaction_check
+from holdfast.assets.checks.connectors import connector_assets, connector_checks
 from holdfast.assets.checks.growth import home_asset, room_check
 from holdfast.assets.checks.key_places import key_places_check
 from holdfast.assets.checks.orphans import orphans_asset, orphans_check
@@ -52,7 +54,8 @@ def build_processor(
     ``began`` is the time of the earliest deployment of any processor, at which the time partitions of tables begin.
     """
     topology = definition.topology
-    assets = [changelog_asset(definition, changelog) for changelog in topology.changelogs]
+    assets: list[dg.AssetsDefinition | dg.AssetSpec] = [*connector_assets(definition)]
+    assets += [changelog_asset(definition, changelog) for changelog in topology.changelogs]
     assets.append(processor_asset(definition))
     for store in topology.stores:
         assets.append(state_asset(definition, store.name, snapshots))
@@ -64,7 +67,10 @@ def build_processor(
     checks += [key_places_check] if topology.stores else []
     return dg.Definitions(
         assets=assets,
-        asset_checks=[check(definition) for check in (working_check, proven_check, arrivals_check, *checks)],
+        asset_checks=[
+            *(check(definition) for check in (working_check, proven_check, arrivals_check, *checks)),
+            *connector_checks(definition),
+        ],
     )
 
 

@@ -11,6 +11,7 @@ from holdfast.assets import layers
 
 TOPICS, CHANGELOGS, PROCESSORS = layers.TOPICS, layers.CHANGELOGS, layers.PROCESSORS
 STATE, WAREHOUSE, OPERATIONS = layers.STATE, layers.WAREHOUSE, layers.OPERATIONS
+CONNECTORS = layers.CONNECTORS
 #: Value of the tag ``layer`` of maintenance assets. It differs from that of snapshots, because a separate job selects
 #: these assets by the tag.
 MAINTENANCE = "maintenance"
@@ -29,6 +30,11 @@ def safe(name: str) -> str:
 def topic_key(topic: str) -> dg.AssetKey:
     """The asset key of a source or output topic."""
     return dg.AssetKey([TOPICS, topic])
+
+
+def connector_key(processor: str, role: str, name: str) -> dg.AssetKey:
+    """The asset key of a processor's source or sink; ``role`` is ``source`` or ``sink``."""
+    return dg.AssetKey([CONNECTORS, processor, f"{name}_{role}"])
 
 
 def changelog_key(processor: str, store: str) -> dg.AssetKey:

@@ -11,13 +11,15 @@ import re
 from collections.abc import Sequence
 
 TOPICS, CHANGELOGS, PROCESSORS, STATE, WAREHOUSE = "topics", "changelogs", "processors", "state", "warehouse"
+#: The layer of sources and sinks.
+CONNECTORS = "connectors"
 #: The layer of assets that belong to the whole installation.
 OPERATIONS = "operations"
 #: Run tag with the one processor that a run changes.
 #: ``dagster.yaml`` allows only one run at a time for each value of this tag.
 PROCESSOR_TAG = "processor"
 #: Layer -> number of parts in the asset keys of this layer.
-_PARTS = {TOPICS: 2, OPERATIONS: 2, CHANGELOGS: 3, PROCESSORS: 3, STATE: 3, WAREHOUSE: 3}
+_PARTS = {TOPICS: 2, OPERATIONS: 2, CHANGELOGS: 3, PROCESSORS: 3, STATE: 3, WAREHOUSE: 3, CONNECTORS: 3}
 
 
 def group_of(name: str) -> str:

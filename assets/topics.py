@@ -3,6 +3,7 @@
 Invariants:
     - A topic is one asset, even if several processors read it.
     - Dagster never materialises a topic, because producers write its records.
+    - A topic is downstream of the sources that feed it, which have assets of their own.
     - A repartition topic is downstream of the source topics whose messages it contains, and not of its processor.
       Otherwise the graph would have a cycle, because the processor both writes and reads the topic.
 """
@@ -27,6 +28,7 @@ def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpe
     specs: dict[str, TopicSpec] = {}
     dead: set[str] = set()
     grouped: dict[str, tuple[ProcessorDefinition, RepartitionSpec]] = {}
+    feeds: dict[str, list[tuple[ProcessorDefinition, str]]] = {}
     for definition in definitions:
         topology = definition.topology
         for spec in (*topology.inputs, *topology.global_tables):
@@ -36,6 +38,9 @@ def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpe
         for spec in topology.outputs:
             specs.setdefault(spec.name, spec)
             writers.setdefault(spec.name, []).append(definition)
+        for source in topology.connectors:
+            if source.role == "source":
+                feeds.setdefault(source.topics[0], []).append((definition, source.name))
         grouped |= {each.topic: (definition, each) for each in topology.repartitions}
         if topology.dead_letter is not None:
             specs.setdefault(topology.dead_letter.name, topology.dead_letter)
@@ -44,7 +49,10 @@ def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpe
     return [
         _grouped(specs[name], *grouped[name])
         if name in grouped
-        else _topic(specs[name], writers.get(name, []), readers.get(name, []), is_dead_letter=name in dead)
+        else _fed(
+            _topic(specs[name], writers.get(name, []), readers.get(name, []), is_dead_letter=name in dead),
+            feeds.get(name, []),
+        )
         for name in sorted(specs)
     ]
 
@@ -86,6 +94,19 @@ def _topic(
     # Dagster allows no cycles, so a processor that reads and writes the topic is not upstream of the topic.
     deps = [keys.processor_key(name) for name in names if name not in reading]
     return _asset(spec, text, keys.safe(names[0]) if names else keys.SOURCES_GROUP, deps, owners)
+
+
+def _fed(topic: dg.AssetSpec, feeds: list[tuple[ProcessorDefinition, str]]) -> dg.AssetSpec:
+    """The asset of a topic, downstream of the sources that feed it: pairs of a processor and a source's name."""
+    if not feeds:
+        return topic
+    sources = [keys.connector_key(definition.name, "source", name) for definition, name in feeds]
+    names = ", ".join(f"{name} of {definition.name}" for definition, name in feeds)
+    return topic.replace_attributes(
+        deps=[*topic.deps, *sources],
+        description=f"{topic.description} Fed by source {names}.",
+        group_name=keys.safe(feeds[0][0].name) if topic.group_name == keys.SOURCES_GROUP else topic.group_name,
+    )
 
 
 def _grouped(spec: TopicSpec, processor: ProcessorDefinition, grouping: RepartitionSpec) -> dg.AssetSpec:

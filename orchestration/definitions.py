@@ -56,6 +56,7 @@ def build_definitions(settings: Settings, loaded: Loaded | None = None) -> dg.De
     loaded = load_processors(settings) if loaded is None else loaded
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     stores = {definition.name: tuple(store.name for store in definition.topology.stores) for definition in working}
+    connectors = {definition.name: definition.topology.connectors for definition in working}
     nightly = (compaction_check_keys, key_places_check_keys)
     checks = [key for definition in working for keys_of in nightly for key in keys_of(definition)]
     return dg.Definitions.merge(
@@ -74,7 +75,7 @@ def build_definitions(settings: Settings, loaded: Loaded | None = None) -> dg.De
                 *VERB_JOBS,
             ],
             sensors=[
-                *build_sensors(stores, recovery_enabled=settings.recovery_enabled),
+                *build_sensors(stores, connectors, recovery_enabled=settings.recovery_enabled),
                 notifications_sensor(enabled=settings.webhook.url is not None),
                 topics_watch(working),
                 timeline_sensor(working),

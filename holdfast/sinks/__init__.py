@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from holdfast.processors.engine.connectors import ExternalSystem
 from holdfast.processors.engine.sinks.errors import SinkBackpressureError, SinkFenced, SinkRowsRefused
 from holdfast.processors.engine.sinks.sink import BaseSink, BatchingSink, SinkBatch, SinkItem
 from holdfast.processors.engine.sinks.staging import SinkTask, StagedPart, StagingSink
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BaseSink",
     "BatchingSink",
+    "ExternalSystem",
     "FileSink",
     "HttpSink",
     "IcebergSink",

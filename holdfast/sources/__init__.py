@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from holdfast.processors.engine.connectors import ExternalSystem
 from holdfast.processors.engine.sources.source import (
     ClientConnectFailureCallback,
     ClientConnectSuccessCallback,
@@ -27,6 +28,7 @@ __all__ = [
     "ClientConnectFailureCallback",
     "ClientConnectSuccessCallback",
     "CsvFormat",
+    "ExternalSystem",
     "FileSource",
     "HttpLimits",
     "HttpSource",

@@ -210,7 +210,8 @@ def _present(decision: Decision, topics: Mapping[str, dict[str, Any]]) -> Iterat
         # Only the number of partitions is reported here. The number of records is reported by observations. Otherwise
         # Dagster's page would show the record count of this single event forever.
         lasting = {each: value for each, value in topics.get(key.path[-1], {}).items() if each == "partitions"}
-        yield dg.AssetMaterialization(key, description="It exists.", metadata=lasting)
+        said = "Its processor is deployed." if key.path[0] == keys.CONNECTORS else "It exists."
+        yield dg.AssetMaterialization(key, description=said, metadata=lasting)
 
 
 def _judged(

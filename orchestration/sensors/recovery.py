@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
@@ -37,6 +38,8 @@ from holdfast.orchestration.jobs.recover_processor import (
 )
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.sensors.apart import SKIPPED, must_skip
+from holdfast.orchestration.sensors.connectors import connector_news
+from holdfast.processors.engine.connectors import ConnectorSpec
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.health.arrivals import judge_arrivals
@@ -75,15 +78,26 @@ OF_STATES = ("lag_records", "checkpoints_stored", "checkpoint_seconds", "checkpo
 RUN_KEY_TAG = "dagster/run_key"
 #: Key in the cursor for the store with which the next tick begins. It can't clash with the name of a processor.
 _NEXT_STATE = "/next state"
+#: Key in the cursor for what was reported of the sources and sinks of each processor.
+_CONNECTORS = "/connectors"
 #: Key in the cursor for the last reported result of the check ``messages_arrive`` of each processor.
 _ARRIVALS = "/arrivals"
 
 log = structlog.get_logger(__name__)
 
 
-def build_sensors(stores: dict[str, tuple[str, ...]], *, recovery_enabled: bool) -> list[dg.SensorDefinition]:
-    """The three sensors of this module; ``stores`` maps the name of each processor to the names of its stores."""
-    return [recovery_sensor(enabled=recovery_enabled), _telemetry(stores), run_failures]
+def build_sensors(
+    stores: dict[str, tuple[str, ...]],
+    connectors: Mapping[str, Sequence[ConnectorSpec]] = MappingProxyType({}),
+    *,
+    recovery_enabled: bool,
+) -> list[dg.SensorDefinition]:
+    """The three sensors of this module.
+
+    ``stores`` and ``connectors`` map the name of each processor to the names of its stores, and to its sources and
+    sinks.
+    """
+    return [recovery_sensor(enabled=recovery_enabled), _telemetry(stores, connectors), run_failures]
 
 
 def recovery_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefinition:
@@ -276,12 +290,14 @@ def _remembered(cursor: str | None) -> dict[str, _Remembered]:
         return {}
 
 
-def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
+def _telemetry(
+    stores: dict[str, tuple[str, ...]], connectors: Mapping[str, Sequence[ConnectorSpec]]
+) -> dg.SensorDefinition:
     @dg.sensor(
         minimum_interval_seconds=TELEMETRY_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Logs lag, throughput and tasks of every deployed processor as observations of its assets: at each "
-        "change, and every five minutes. Updates their checks `messages_arrive`.",
+        "change, and every five minutes. Updates their checks `messages_arrive`, `source_alive` and `sink_writes`.",
     )
     def processor_telemetry(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult:
         limits = Limits(stuck_after_s=load_settings().stuck_after_s)
@@ -304,6 +320,11 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
             arrived, told = arrival_news(name, statuses, (before.get(_ARRIVALS) or {}).get(name), now)
             events += arrived
             after.setdefault(_ARRIVALS, {})[name] = told
+            of_connectors, said = connector_news(
+                name, connectors.get(name, ()), statuses, (before.get(_CONNECTORS) or {}).get(name), now
+            )
+            events += of_connectors
+            after.setdefault(_CONNECTORS, {})[name] = said
             facts, figures = facts_of(statuses, before.get(name))
             if not is_news(facts, before.get(name), now):
                 after[name] = before[name]

@@ -21,10 +21,11 @@ from holdfast.processors.application.schedules import check_one_task
 from holdfast.processors.application.source_tables import check_source_tables, check_time_of_tables
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.connectors import ConnectorSpec, check_system
 from holdfast.processors.engine.dataframe.calls import call_of
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.groups import Streams
-from holdfast.processors.engine.dataframe.sinks import stores_of_sinks
+from holdfast.processors.engine.dataframe.sinks import named_sinks, stores_of_sinks
 from holdfast.processors.engine.dataframe.store_specs import described_stores, with_meaning
 from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.joins.merge import JoinInvalid
@@ -159,6 +160,7 @@ def describe(app: Declared) -> Topology:
         global_tables=tuple(_table_topic(each.topic) for each in app.global_tables.values()),
         repartitions=_grouped(app.frames, feeds),
         source_logs=tuple(app.source_logs),
+        connectors=(*_described_sources(app), *_described_sinks(nodes, _sources(app))),
     )
     _check_circles(described, [app.frames[name].topic for name in feeds if app.frames[name].topic.between])
     check_strategy(app.consumer_config, described)
@@ -290,6 +292,29 @@ def _stores_of_sinks(
         StoreSpec(store, tuple(*places.values()), SINK, columns=("what a sink has staged",))
         for store, places in steps.items()
     )
+
+
+def _described_sources(app: Declared) -> list[ConnectorSpec]:
+    return [
+        ConnectorSpec(
+            name,
+            "source",
+            type(each.source).__name__,
+            check_system(each.source.connects_to, f"source {name!r}"),
+            (each.topic.name,),
+        )
+        for name, each in app.streams.sources.by_name.items()
+    ]
+
+
+def _described_sinks(nodes: Mapping[str, Sequence[Node]], sources: Mapping[str, Node]) -> list[ConnectorSpec]:
+    found = []
+    for name, steps in named_sinks(sources.values()).items():
+        sink, those = steps[0].sink, {id(step) for step in steps}
+        topics = tuple(topic for topic, own in nodes.items() if any(id(node.function) in those for node in own))
+        system = check_system(sink.connects_to, f"sink {name!r}")
+        found.append(ConnectorSpec(name, "sink", type(sink).__name__, system, topics))
+    return found
 
 
 def _sources(app: Declared) -> dict[str, Node]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.codec_table import CODECS, DEFAULT
+from holdfast.processors.engine.connectors import ConnectorSpec
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.engine.store_uses import CallUse, TimeUse, WindowUse
 
@@ -175,6 +176,9 @@ class Topology:
     repartitions: tuple[RepartitionSpec, ...] = ()
     #: The topics of tables that also serve as changelogs. ``changelogs`` has no entry for the stores of these tables.
     source_logs: tuple[SourceLog, ...] = ()
+    #: The sources and sinks, for the lineage. The version hash does not include this field, because the functions'
+    #: source and the stores are in the hash. The field is empty if the description was read from Holdfast's registry.
+    connectors: tuple[ConnectorSpec, ...] = ()
 
     @property
     def sources(self) -> tuple[TopicSpec, ...]:
@@ -321,7 +325,7 @@ def code_version_of(topology: Topology, code: str) -> str:
     A changed hash means that the processor must be deployed again.
     """
     described = asdict(topology)
-    for name in ("code_version", "prove", "table_topics"):
+    for name in ("code_version", "prove", "table_topics", "connectors"):
         described.pop(name)
     if not topology.global_tables:  # an empty field is left out, so that older processors keep their version hash
         described.pop("global_tables")

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.infra.installation import naming_extras
 from holdfast.infra.storage.errors import ObjectMissing
 from holdfast.infra.storage.output_files import OutputFiles
+from holdfast.processors.engine.connectors import ExternalSystem
 from holdfast.processors.engine.sinks.errors import SinkRowsRefused
 from holdfast.processors.engine.sinks.sink import SinkBatch, SinkItem
 from holdfast.processors.engine.sinks.staging import SinkTask, StagedPart, StagingSink
@@ -65,6 +66,11 @@ class FileSink(StagingSink):
         self._files = OutputFiles(url, options)
         self._row, self._metadata = row, metadata
         self._attempts = Attempts(retry or Patience(), f"The store {self._files.shown}")
+
+    @property
+    def connects_to(self) -> ExternalSystem:
+        """The folder or URL of the files."""
+        return ExternalSystem("files", self._files.shown)
 
     @abstractmethod
     def encode(self, rows: Sequence[dict[str, Any]]) -> bytes:

@@ -21,6 +21,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.masking import shown_url
 from holdfast.processors.engine.changelog.names import check_name
+from holdfast.processors.engine.connectors import ExternalSystem
 from holdfast.processors.engine.sinks.errors import SinkInvalid, SinkRowsRefused
 from holdfast.processors.engine.sinks.sink import BatchingSink, SinkBatch, SinkItem
 from holdfast.processors.sinks.patience import Attempts, Patience
@@ -84,10 +85,16 @@ class HttpSink(BatchingSink):
         self._headers, self.name, self._timeout_s = dict(headers or {}), check_name(name, "name of a sink"), timeout_s
         shown = "the server of its function" if callable(url) else shown_url(url)
         self._attempts = Attempts(retry or Patience(), shown[0].upper() + shown[1:] if callable(url) else shown)
+        self._shown = shown
         self._client: httpx.Client | None = None
         self._processor = ""
         #: For each partition, the number of results of its batch that the server has.
         self._sent: dict[tuple[str, int], int] = {}
+
+    @property
+    def connects_to(self) -> ExternalSystem:
+        """The URL of the requests, without its password and the values of its query."""
+        return ExternalSystem("http", self._shown)
 
     def setup(self) -> None:
         """Makes the client. The first request connects."""

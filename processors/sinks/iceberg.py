@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.installation import naming_extras
+from holdfast.infra.masking import shown_url
+from holdfast.processors.engine.connectors import ExternalSystem
 from holdfast.processors.engine.sinks.errors import SinkInvalid, SinkRowsRefused
 from holdfast.processors.engine.sinks.sink import SinkBatch
 from holdfast.processors.engine.sinks.staging import SinkTask, StagedPart, StagingSink
@@ -68,7 +70,14 @@ class IcebergSink(StagingSink):
 
         self._table: IcebergTable = iceberg_table.IcebergTable(catalog, table, create=create)
         self._row, self._metadata = row, metadata
+        uri = catalog.get("uri")
+        self._place = table if uri is None else f"{shown_url(uri)} {table}"
         self._attempts = Attempts(retry or Patience(), f"The catalog or the storage of table {table}")
+
+    @property
+    def connects_to(self) -> ExternalSystem:
+        """The URI of the catalog without its password, and the table."""
+        return ExternalSystem("iceberg", self._place)
 
     def stage(self, batch: SinkBatch) -> Any:
         """Writes the rows of a batch to data files that no snapshot names, and returns their locations."""

@@ -19,6 +19,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.installation import naming_extras
 from holdfast.infra.masking import shown_url
 from holdfast.processors.engine.changelog.names import check_name
+from holdfast.processors.engine.connectors import ExternalSystem
 from holdfast.processors.engine.sinks.errors import SinkInvalid, SinkRowsRefused
 from holdfast.processors.engine.sinks.sink import BatchingSink, SinkBatch, SinkItem
 from holdfast.processors.sinks.patience import Attempts, Patience
@@ -111,9 +112,16 @@ class RedisSink(BatchingSink):
             ) from wrong
         self._redis = redis
         self._script = self._client.register_script(SCRIPT)
-        self._prefix, self._positions = prefix.encode(), f"holdfast:sink:{check_name(name, 'name of a sink')}"
+        self.name = check_name(name, "name of a sink")
+        self._prefix, self._positions = prefix.encode(), f"holdfast:sink:{name}"
+        self._place = f"{shown_url(url)} {prefix}*"
         self._key, self._value, self._ttl_s = key_serializer, value_serializer, ttl_s
         self._attempts = Attempts(retry or Patience(), f"Redis at {shown_url(url)}")
+
+    @property
+    def connects_to(self) -> ExternalSystem:
+        """The URL of the server without its password, and the beginning of the keys."""
+        return ExternalSystem("redis", self._place)
 
     def close(self) -> None:
         """Closes the connections."""

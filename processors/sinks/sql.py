@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.infra.installation import naming_extras
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.masking import shown_url
+from holdfast.processors.engine.connectors import ExternalSystem
 from holdfast.processors.engine.sinks.errors import SinkFenced, SinkInvalid, SinkRowsRefused
 from holdfast.processors.engine.sinks.sink import BatchingSink, SinkBatch, SinkItem
 from holdfast.processors.sinks.patience import Attempts, Patience
@@ -78,12 +79,18 @@ class SqlSink(BatchingSink):
             raise SinkInvalid(
                 f"`row` is {row!r}; expected a function of a SinkItem.", action="Write `row=lambda item: {...}`."
             )
-        self._row = row
+        self._row, self.name = row, table
+        self._shown = f"{shown_url(self._table.url)} {table if schema is None else f'{schema}.{table}'}"
         self._attempts = Attempts(retry or Patience(), f"The database {shown_url(self._table.url)}")
         self._processor = ""
         self._owned: set[tuple[str, int]] = set()
         #: The name of this process in the table of owners.
         self.owner = _PROCESS
+
+    @property
+    def connects_to(self) -> ExternalSystem:
+        """The URL of the database without its password, and the table."""
+        return ExternalSystem("sql", self._shown)
 
     def close(self) -> None:
         """Closes the connections."""

@@ -17,6 +17,7 @@ import structlog
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.storage.input_files import InputFile, InputFiles, InputUnreadable
+from holdfast.processors.engine.connectors import ExternalSystem
 from holdfast.processors.engine.sources.source import SHUTDOWN_S, StatefulSource
 from holdfast.processors.sources.file_rows import (
     FORMATS,
@@ -39,6 +40,8 @@ _log = structlog.get_logger("sources")
 _PREFIX = "file:"
 #: A unit has at most this many bytes of text rows, so that it stays below the limit of a transaction.
 _UNIT_BYTES = 8 << 20
+#: Seconds, in addition to ``watch`` and ``patience``, within which the source reports.
+_REPORT_S = 60.0
 #: Files that the state remembers. Beyond it, files that no longer exist are forgotten.
 REMEMBERED_MAX = 100_000
 
@@ -105,6 +108,16 @@ class FileSource(StatefulSource):
         self._waits_for_line_end: set[str] = set()
         #: Parquet files that can't be read yet, and for how many seconds they have not changed.
         self._unfinished: dict[str, tuple[InputFile, float]] = {}
+        #: The bytes that are left of each file which is not read to its end, and their sum.
+        self._left: dict[str, int] = {}
+        self._left_bytes = 0
+        #: The last position that was reported.
+        self._position = ""
+
+    @property
+    def connects_to(self) -> ExternalSystem:
+        """The path or URL of the files."""
+        return ExternalSystem("files", self._files.shown)
 
     @property
     def version_functions(self) -> Sequence[Callable[..., Any]]:
@@ -130,10 +143,12 @@ class FileSource(StatefulSource):
                 url=self._files.shown,
             )
         self._forget_gone({each.name for each in listed})
-        for file in listed:
+        unread = [each for each in listed if not self._is_read(each)]
+        self._left = {each.name: each.size - self._read_bytes(self._read.get(each.name)) for each in unread}
+        self._left_bytes = sum(self._left.values())
+        self._report("")
+        for file in unread:
             known = self._read.get(file.name)
-            if known is not None and known.is_same(file):
-                continue
             if not self.running:
                 break
             try:
@@ -142,6 +157,23 @@ class FileSource(StatefulSource):
                 if not self._may_be_finished_later(file, failure):
                     raise
         return True
+
+    def _is_read(self, listed: InputFile) -> bool:
+        known = self._read.get(listed.name)
+        return known is not None and known.is_same(listed)
+
+    def _read_bytes(self, read: ReadFile | None) -> int:
+        """The bytes of a file that were read. Positions in a Parquet file are rows, so it counts when it is done."""
+        if read is None or not (read.done or not isinstance(self._format, ParquetFormat)):
+            return 0
+        return read.size if read.done else read.at
+
+    def _report(self, name: str) -> None:
+        """Reports the position in the file ``name``, and what is left of all files."""
+        if (read := self._read.get(name)) is not None:
+            self._position = f"{name}, {'row' if isinstance(self._format, ParquetFormat) else 'byte'} {read.at:,}"
+        within = None if self._watch is None else self._watch + self._patience + _REPORT_S
+        self.report(self._position, {"files": len(self._left), "bytes": self._left_bytes}, within)
 
     def _may_be_finished_later(self, listed: InputFile, failure: RowUnreadable) -> bool:
         """Whether a Parquet file may still be written: its end is needed to read it, and is written last."""
@@ -209,6 +241,12 @@ class FileSource(StatefulSource):
     def _commit(self, name: str, read: ReadFile) -> None:
         self._keep(name, read)
         self.flush()
+        left = max(0, read.size - self._read_bytes(read))
+        self._left_bytes += left - self._left.get(name, 0)
+        self._left[name] = left
+        if read.done:
+            del self._left[name]
+        self._report(name)
 
     def _forget_gone(self, listed: set[str]) -> None:
         """Handles files that were read and no longer exist.

@@ -23,6 +23,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.infra.settings import is_loopback
 from holdfast.infra.system.json_file import JSON_FAILURES
+from holdfast.processors.engine.connectors import ExternalSystem
 from holdfast.processors.engine.formats.kafka_message import KafkaMessage
 from holdfast.processors.engine.record_size import RecordTooLarge
 from holdfast.processors.engine.serving.requests import Answer
@@ -39,6 +40,8 @@ _UNIT_MESSAGES, _UNIT_BYTES = 10_000, 16 << 20
 _FORGOTTEN_MAX, _LOOK_S = 10_000, 1.0
 #: Seconds for which a port that another program has is tried again.
 _PATIENCE_S = 30.0
+#: Seconds within which the source reports that it listens.
+_REPORT_S = 60.0
 #: Media types of a body with one JSON value in each line.
 _LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/jsonlines")
 
@@ -104,6 +107,12 @@ class HttpSource(StatefulSource):
         self._ages: deque[tuple[int, str]] = deque()
 
     @property
+    def connects_to(self) -> ExternalSystem:
+        """The address and path to which events are posted."""
+        host, port = self._address
+        return ExternalSystem("http", f"http://{host}:{port}{self._path}")
+
+    @property
     def version_functions(self) -> Sequence[Callable[..., Any]]:
         """The functions ``key`` and ``timestamp``."""
         return self._fields.functions
@@ -117,8 +126,13 @@ class HttpSource(StatefulSource):
         self._ages = deque(sorted((at_ms, key) for at_ms, key, _ in held))
         if not repeated(self, self._listens, PortTaken, _PATIENCE_S):
             return
+        self._report()
         while self._await_requests():
             self._serve(self._server.take())
+            self._report()
+
+    def _report(self) -> None:
+        self.report(f"{len(self._bodies):,} idempotency keys are remembered", within=_REPORT_S)
 
     def stop(self) -> None:
         """Refuses further requests, because the source ends on this worker."""

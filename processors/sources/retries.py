@@ -31,6 +31,7 @@ def repeated(
         try:
             return attempt()
         except passing as failure:
+            source.report_failure(failure)
             if waited >= patience_s:
                 raise
             if not waited:

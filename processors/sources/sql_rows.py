@@ -79,6 +79,8 @@ class SqlRows:
         self.shown = shown_url(url)
         self.cursor = tuple(cursor)
         self._url, self._table, self._query, self._options = url, table, query, dict(options)
+        #: The URL without its password, and the table, for people.
+        self.place = f"{self.shown} {'query' if table is None else table}"
 
     def check(self) -> None:
         """Checks that the table and the cursor columns exist.

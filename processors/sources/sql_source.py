@@ -18,6 +18,7 @@ from typing import Any, Literal
 import structlog
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.connectors import ExternalSystem
 from holdfast.processors.engine.sources.source import SHUTDOWN_S, StatefulSource
 from holdfast.processors.sources.retries import repeated
 from holdfast.processors.sources.row_fields import FieldChoice, RowFields, check_number, option_invalid
@@ -28,6 +29,9 @@ _log = structlog.get_logger("sources")
 
 #: State keys: the position, and the rows of the overlap that were sent.
 _POSITION, _ROW = "position", "row:"
+
+#: Seconds, in addition to ``poll`` and ``patience``, within which the source reports.
+_REPORT_S = 60.0
 
 Overlap = timedelta | int | float
 
@@ -121,6 +125,11 @@ class SqlSource(StatefulSource):
         self._sent: dict[tuple[Any, ...], str] = {}
 
     @property
+    def connects_to(self) -> ExternalSystem:
+        """The URL of the database without its password, and the table."""
+        return ExternalSystem("sql", self._rows.place)
+
+    @property
     def version_functions(self) -> Sequence[Callable[..., Any]]:
         """The functions ``key`` and ``timestamp``."""
         return self._fields.functions
@@ -192,9 +201,17 @@ class SqlSource(StatefulSource):
             if len(rows) > self._batch and self._place(rows[-1]) == self._place(rows[-2]):
                 raise self._ties(self._place(rows[-1]))
             after = self._send_page(rows[: self._batch], after)
-            if len(rows) <= self._batch:
+            is_last = len(rows) <= self._batch
+            self._report(is_last=is_last)
+            if is_last:
                 break
         return True
+
+    def _report(self, *, is_last: bool) -> None:
+        """Reports the position. Behind the last page, no row is left; otherwise, the number of rows is unknown."""
+        position = "" if self._position is None else self._shown(self._position)
+        within = None if self._poll is None else self._poll + self._patience + _REPORT_S
+        self.report(position, {"rows": 0} if is_last else None, within)
 
     def _send_page(self, rows: list[dict[str, Any]], after: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
         """Sends the rows of a page that were not sent, and commits them. Returns the position of the last row."""

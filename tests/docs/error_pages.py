@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from holdfast.assets.checks.connectors import SAYS, SINK_WRITES, SOURCE_ALIVE
 from holdfast.assets.factory import IMPORTABLE
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
@@ -129,6 +130,8 @@ def checks_page() -> str:
     for name, (layers, text, blocks) in sorted(found.items()):
         at = f"[`{name}`](../runbook.md#{name})"
         lines.append(f"| {at} | {', '.join(sorted(layers))} | {_cell(text)} | {'yes' if blocks else 'no'} |")
+    for name, assets in ((SINK_WRITES, "sinks of a processor"), (SOURCE_ALIVE, "sources of a processor")):
+        lines.append(f"| [`{name}`](../connectors.md#{name}) | {assets} | {_cell(SAYS[name])} | no |")
     at = f"[`{IMPORTABLE}`](../runbook.md#{IMPORTABLE})"
     lines.append(f"| {at} | processors that can't be imported | Python can import the definition. | no |")
     return "\n".join(lines) + "\n"

@@ -26,6 +26,7 @@ UNNAMED: dict[str, dict[str, str]] = {
         "Application": "processors.application.sources.ApplicationSources",
         "Source": "processors.engine.sources.source.Source",
         "StatefulSource": "processors.engine.sources.source.StatefulSource",
+        "ExternalSystem": "processors.engine.connectors.ExternalSystem",
     },
     "api-shipped-sources.md": {
         "FileSource": "processors.sources.file_source.FileSource",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from holdfast.infra.clock import Clock
@@ -18,6 +18,8 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import MembershipLost
 from holdfast.infra.kafka.records import Headers, Partition
 from holdfast.infra.log import get_logger
+from holdfast.processors.engine.changelog.names import IllegalName, check_name
+from holdfast.processors.engine.connectors import SinkFigures, failure_text
 from holdfast.processors.engine.dataframe.message_context import MessageContext
 from holdfast.processors.engine.sinks.errors import (
     SinkBackpressureError,
@@ -57,6 +59,8 @@ class Sunk(Step):
         self.sink = sink
         #: The monotonic time of the next attempt, after the sink has raised SinkBackpressureError.
         self.ready_at = 0.0
+        #: The counts of stored results and of failures, since the worker's start.
+        self.figures = SinkFigures()
         self._started = False
         #: The results that the sink refuses: key, value and reason, by topic, partition and offset of the message.
         self._refused: dict[MessageContext, list[tuple[Any, Any, SinkRowsRefused, str]]] = {}
@@ -87,17 +91,33 @@ class Sunk(Step):
         """The name of the sink's class."""
         return type(self.sink).__qualname__
 
-    def stored(self) -> None:
-        """Must be called after a flush that stored all results."""
+    def stored(self, count: int, at: float) -> None:
+        """Must be called after a flush that stored all results, or after a publication.
+
+        ``count`` is the number of results, and ``at`` the present time in seconds since 1970.
+        """
+        self.figures = replace(self.figures, stored=self.figures.stored + count, stored_at=at, fails=False)
+
+    def flushed(self) -> None:
+        """Must be called after a flush that stored all results. Forgets which results were refused."""
         self._refused.clear()
         self._refusals_in_a_row = 0
 
-    def refuse(self, refusal: SinkRowsRefused) -> None:
+    def failed(self, error: Exception, at: float) -> None:
+        """Must be called after a failed attempt to store or publish. ``at`` is the present time, since 1970."""
+        text, known = failure_text(error.__cause__ or error), self.figures
+        self.figures = replace(known, failures=known.failures + 1, failure=text, failed_at=at, fails=True)
+
+    def refuse(self, refusal: SinkRowsRefused, at: float) -> None:
         """Remembers which results the sink refuses. ``check`` then fails their messages.
+
+        ``at`` is the present time in seconds since 1970.
 
         Raises:
             SinkFailed: The sink has refused rows many times in a row, although their messages failed.
         """
+        refused, text = self.figures.refused + len(refusal.rows), failure_text(refusal.rows[0][1])
+        self.figures = replace(self.figures, refused=refused, refused_at=at, failure=text, fails=False)
         self._refusals_in_a_row += 1
         if self._refusals_in_a_row > REFUSALS_MAX:
             raise SinkFailed(
@@ -300,6 +320,57 @@ def stores_of_sinks(nodes: Iterable[Node]) -> dict[int, str]:
     return {place: step.store for place, step in steps if isinstance(step, Sunk) and step.store}
 
 
+def named_sinks(sources: Iterable[Node]) -> dict[str, list[Sunk]]:
+    """Maps the name of each sink in the streams of ``sources`` to its steps.
+
+    A sink is named by its ``name``, or by its class. The name of a further sink of this name gets a number.
+    """
+    steps: dict[int, list[Sunk]] = {}
+    for node in steps_of(sources):
+        step = node.function
+        if isinstance(step, Sunk) and step.describe():  # the step of ``app.run(collect=True)`` describes nothing
+            steps.setdefault(id(step.sink), []).append(step)
+    found: dict[str, list[Sunk]] = {}
+    for those in steps.values():
+        base = _name_of(those[0].sink)
+        more = (f"{base}-{number}" for number in range(2, len(steps) + 2))
+        found[next(name for name in (base, *more) if name not in found)] = those
+    return found
+
+
+def _name_of(sink: BaseSink) -> str:
+    try:
+        return check_name(getattr(sink, "name", None) or "", "name of a sink")
+    except IllegalName:
+        return type(sink).__name__
+
+
+def sink_figures(sources: Iterable[Node], boxes: Iterable[Outbox]) -> dict[str, SinkFigures]:
+    """Maps each sink in the streams of ``sources`` to its figures. ``boxes`` has the outputs of the worker's tasks."""
+    of_sink: dict[int, list[SinkBox]] = {}
+    for box in boxes:
+        if isinstance(box, SinkBox):
+            of_sink.setdefault(id(box.step.sink), []).append(box)
+    told = {}
+    for name, steps in named_sinks(sources).items():
+        own, known = of_sink.get(id(steps[0].sink), []), [step.figures for step in steps]
+        newest = max(known, key=lambda each: max(each.failed_at or 0.0, each.refused_at or 0.0))
+        staged = [box.staged.unpublished for box in own if box.staged is not None]
+        told[name] = SinkFigures(
+            stored=sum(each.stored for each in known),
+            stored_at=max((each.stored_at for each in known if each.stored_at is not None), default=None),
+            refused=sum(each.refused for each in known),
+            refused_at=max((each.refused_at for each in known if each.refused_at is not None), default=None),
+            failures=sum(each.failures for each in known),
+            failed_at=max((each.failed_at for each in known if each.failed_at is not None), default=None),
+            failure=newest.failure,
+            fails=any(each.fails for each in known),
+            waiting=sum(len(box.values) for box in own),
+            unpublished=sum(staged) if isinstance(steps[0].sink, StagingSink) else None,
+        )
+    return told
+
+
 def close_sinks(sources: Iterable[Node]) -> None:
     """Closes the sinks in the streams of ``sources``. Must be called when the worker ends."""
     for node in steps_of(sources):
@@ -326,7 +397,9 @@ def publish(boxes: Iterable[Outbox], clock: Clock) -> None:
             try:
                 with _reported(step.sink, "publish"):
                     box.staged.publish()
+                step.stored(0, clock.time())
             except SinkBackpressureError as pressed:
+                step.failed(pressed, clock.time())
                 step.ready_at = clock.monotonic() + max(pressed.retry_after, 0.01)
                 _log.warning("a sink can't publish what is committed; it is tried again", sink=step.name)
 
@@ -360,7 +433,7 @@ def deliver(boxes: Iterable[Outbox], clock: Clock, wait: Callable[[float], None]
 
 def _delivered(boxes: list[SinkBox], clock: Clock, wait: Callable[[float], None]) -> bool:
     step, last = boxes[0].step, clock.monotonic() + WAIT_S
-    handed = False
+    handed, count = False, sum(len(box.values) for box in boxes)
     while True:
         if step.ready_at > last:
             step.sink.on_paused()
@@ -378,10 +451,11 @@ def _delivered(boxes: list[SinkBox], clock: Clock, wait: Callable[[float], None]
                 step.sink.flush()
             _keep_staged(step.sink, boxes)
         except SinkBackpressureError as pressed:
+            step.failed(pressed, clock.time())
             step.ready_at = clock.monotonic() + max(pressed.retry_after, 0.01)
         except SinkRowsRefused as refusal:
             step.sink.on_paused()
-            step.refuse(refusal)
+            step.refuse(refusal, clock.time())
             _log.warning("a sink refused results; their messages are processed again, and fail", rows=len(refusal.rows))
             return False
         except SinkFenced as fenced:
@@ -391,5 +465,6 @@ def _delivered(boxes: list[SinkBox], clock: Clock, wait: Callable[[float], None]
             step.sink.on_paused()  # the sink drops its buffered results, because the worker will add them again
             raise
         else:
-            step.stored()
+            step.flushed()
+            step.stored(count, clock.time())
             return True

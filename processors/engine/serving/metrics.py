@@ -64,6 +64,7 @@ class _Snapshot(Collector):
         yield from self._tasks()
         yield from self._checkpoints()
         yield from self._standbys()
+        yield from self._connectors()
 
     def _worker(self) -> Iterator[Metric]:
         status = self._status
@@ -198,6 +199,29 @@ class _Snapshot(Collector):
         next_offset = "The next changelog offset that the standby replays."
         yield self._gauge("holdfast_standby_position_offsets", next_offset, positions, "task", "store")
         yield self._gauge("holdfast_standby_lag_offsets", "Changelog offsets that the standby lacks.", lags, "task")
+
+    def _connectors(self) -> Iterator[Metric]:
+        sources, sinks = self._status.get("sources", {}), self._status.get("sinks", {})
+        for name, said, field in (
+            ("holdfast_source_messages", "Committed messages of a source.", "produced"),
+            ("holdfast_source_failures", "Failed attempts of a source to reach its system.", "failures"),
+        ):
+            yield self._counter(name, said, {(of,): each[field] for of, each in sources.items()}, "source")
+        reached = {(of,): each["reported_at"] for of, each in sources.items()}
+        when = "When a source last reached its system, since 1970."
+        yield self._gauge("holdfast_source_success_time_seconds", when, reached, "source")
+        left = {(of, unit): count for of, each in sources.items() for unit, count in each["remaining"].items()}
+        yield self._gauge("holdfast_source_remaining", "What a source has still to read.", left, "source", "unit")
+        for name, said, field in (
+            ("holdfast_sink_results", "Results that a sink stored.", "stored"),
+            ("holdfast_sink_failures", "Failed attempts to store or publish results.", "failures"),
+            ("holdfast_sink_refused", "Results that a system refused for ever.", "refused"),
+        ):
+            yield self._counter(name, said, {(of,): each[field] for of, each in sinks.items()}, "sink")
+        stored = {(of,): each["stored_at"] for of, each in sinks.items()}
+        yield self._gauge("holdfast_sink_success_time_seconds", "When a sink last stored results.", stored, "sink")
+        parts = {(of,): each["unpublished"] for of, each in sinks.items()}
+        yield self._gauge("holdfast_sink_unpublished_parts", "Committed parts that wait.", parts, "sink")
 
     def _gauge(self, name: str, said: str, value: _Value, *labels: str) -> Metric:
         return self._filled(GaugeMetricFamily(name, said, labels=[*_IDENTITY, *labels]), value)

@@ -12,6 +12,7 @@ import msgspec
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.system.memory import used_mib
+from holdfast.processors.engine.connectors import SinkFigures, SourceFigures
 from holdfast.processors.engine.runtime.latency import COMMIT_BOUNDS_S
 from holdfast.processors.engine.runtime.task.arrivals import Counts
 from holdfast.processors.engine.state.time.stream_time import NO_TIME
@@ -155,7 +156,8 @@ class ProcessorStatus:
     None. ``memory_mib`` is the worker's resident memory. ``global_tables`` has for each topic: the number of rows, the
     number of unreadable rows, the bytes of memory, whether rows are being loaded, and the remaining offsets.
     ``warnings`` has texts about tables that may lose rows, each with an action. ``lookups`` has for each
-    ``join_lookup`` function the cache's hits, misses and entries.
+    ``join_lookup`` function the cache's hits, misses and entries. ``sources`` has the sources of the worker's tasks, by
+    name. ``sinks`` has the sinks of the worker, by name.
     """
 
     processor: str
@@ -180,6 +182,8 @@ class ProcessorStatus:
     global_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     lookups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    sources: Mapping[str, SourceFigures] = field(default_factory=dict)
+    sinks: Mapping[str, SinkFigures] = field(default_factory=dict)
 
     @property
     def lag(self) -> int | None:
@@ -243,12 +247,17 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
     # This module is imported here, because a client that only decodes a status does not need it. A worker has already
     # loaded it.
     from holdfast.processors.engine.dataframe.calls import lookup_figures
+    from holdfast.processors.engine.dataframe.sinks import sink_figures
 
     committer = worker.committer
     phase = "failed" if error is not None else worker.phase.value
     if worker.paused:
         worker.maintenance.ends.begin(ENDS_EVERY_S)
-    tasks = [_describe_task(worker, task) for task in worker.assignment.tasks]
+    owned = worker.assignment.tasks
+    tasks = [_describe_task(worker, task) for task in owned]
+    boxes = [box for task in owned for box in task.outboxes.values()]
+    streams = [frame.source for frame in worker.frames.values()]
+    sources = {name: each for task in owned if task.sources for name, each in task.sources.figures(task.name).items()}
     return {
         "processor": processor,
         "slot": slot,
@@ -283,7 +292,9 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
         "standbys": worker.assignment.standbys.told(),
         "warnings": worker.warnings,
         "global_tables": worker.global_tables.told(),
-        "lookups": lookup_figures(frame.source for frame in worker.frames.values()),
+        "lookups": lookup_figures(streams),
+        "sources": msgspec.to_builtins(sources),
+        "sinks": msgspec.to_builtins(sink_figures(streams, boxes)),
         "maintenance": worker.maintenance.told(),
         "memory_mib": used_mib(),
         "prepared": worker.assignment.standbys.prepared({task.name for task in worker.assignment.tasks}),

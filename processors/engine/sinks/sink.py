@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 from holdfast.infra.kafka.records import Headers, Partition
+from holdfast.processors.engine.connectors import ExternalSystem
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,11 @@ class BaseSink(ABC):
     ) -> None:
         self._on_client_connect_success = on_client_connect_success
         self._on_client_connect_failure = on_client_connect_failure
+
+    @property
+    def connects_to(self) -> ExternalSystem:
+        """The system that the sink writes, for Dagster and for the docs of the data. The default is unknown."""
+        return ExternalSystem()
 
     @abstractmethod
     def add(

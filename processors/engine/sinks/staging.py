@@ -203,6 +203,11 @@ class StagedResults:
         """Whether ``publish`` has work: committed parts, or the recovery of a task that has just started."""
         return not self._recovered or any(part.sequence > self._published for part in self._committed)
 
+    @property
+    def unpublished(self) -> int:
+        """The number of committed parts that are not published."""
+        return sum(part.sequence > self._published for part in self._committed)
+
     def publish(self) -> None:
         """Publishes committed parts.
 

@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Thread
 from typing import Any
 
@@ -24,6 +24,7 @@ import structlog
 
 from holdfast.infra.clock import Clock
 from holdfast.processors.engine.changelog.format import key_prefix, unknown_version
+from holdfast.processors.engine.connectors import SourceFigures
 from holdfast.processors.engine.sources.declaration import DeclaredSource
 from holdfast.processors.engine.sources.handover import Handover, Limits
 from holdfast.processors.engine.sources.source_state import SourceState
@@ -168,6 +169,17 @@ class TaskSources:
             if each.handover is not None and each.handover.error is not None and not each.handover.pending:
                 return each.name, each.copy.called_by_worker, each.handover.error
         return None
+
+    def figures(self, task: str) -> dict[str, SourceFigures]:
+        """Maps each source to its figures, as of the last commit. ``task`` is the name of this task."""
+        found = {}
+        for each in self._all:
+            told = SourceFigures(task) if each.handover is None else each.handover.figures
+            kept = each.committed
+            at = None if kept.last is None else kept.last / 1000
+            ended = kept.ended and not told.runs
+            found[each.name] = replace(told, task=task, produced=kept.sent, last_at=at, ended=ended)
+        return found
 
     def committed(self) -> None:
         """Must be called after each successful commit. Marks the taken units as committed."""

@@ -6,11 +6,12 @@ copy of the declared object. The thread passes messages and state to the worker'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.connectors import ExternalSystem
 from holdfast.processors.engine.formats.kafka_message import GivenHeaders, KafkaMessage
 from holdfast.processors.engine.formats.serialization import written_headers
 from holdfast.processors.engine.sources.handover import Handover
@@ -107,6 +108,11 @@ class Source:
         """The functions whose source text is a part of the processor's code version. The default is ``run``."""
         return (type(self).run,)
 
+    @property
+    def connects_to(self) -> ExternalSystem:
+        """The system that the source reads, for Dagster and for the docs of the data. The default is unknown."""
+        return ExternalSystem()
+
     # -- methods that ``run`` calls ---------------------------------------------------------------------------------
 
     @property
@@ -192,6 +198,22 @@ class Source:
         Use it instead of ``time.sleep``. The worker can then stop at once, and tests with virtual time need not wait.
         """
         return (self._handover or self._not_running("sleep")).sleep(seconds)
+
+    def report(
+        self, position: str = "", remaining: Mapping[str, int] | None = None, within: float | None = None
+    ) -> None:
+        """Reports that the source has just reached its system. Dagster shows the report, and judges its age.
+
+        Args:
+            position: Where the source is in its system, as text without secrets.
+            remaining: What is left to read, as numbers by unit, for example ``{"rows": 12}``; None if unknown.
+            within: The next report comes within this many seconds; None promises nothing.
+        """
+        (self._handover or self._not_running("report")).report(position, remaining or {}, within)
+
+    def report_failure(self, error: BaseException | str) -> None:
+        """Reports a failed attempt to reach the system, which the source repeats. The next ``report`` ends it."""
+        (self._handover or self._not_running("report_failure")).report_failure(error)
 
     # -- methods for the worker -------------------------------------------------------------------------------------
 

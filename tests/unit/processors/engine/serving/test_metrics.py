@@ -158,6 +158,8 @@ def test_names_say_their_unit_and_what_they_count() -> None:
         "_paused",
         "_ok",
         "_timers",
+        "_parts",
+        "_remaining",  # by unit, which is a label
     )
     for family in text_string_to_metric_families(WorkerMetrics().page(status(), 0).decode()):
         name = family.name + ("_total" if family.type == "counter" else "")

@@ -1,0 +1,70 @@
+"""The part of the sensor ``processor_telemetry`` for sources and sinks: their observations and their checks.
+
+Invariants:
+    - A changed verdict is reported at once. Changed figures with the same verdict are reported once in
+      ``OBSERVE_EVERY_S``, because each event takes 5 KB of Dagster's log.
+    - "Unknown" is reported from the second tick in a row, so that a restart of a worker is no failure of its sink.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+import msgspec
+
+from holdfast.assets.checks.connectors import connector_metadata, connector_result, judge_connector, key_of
+from holdfast.processors.engine.connectors import ConnectorSpec
+from holdfast.processors.engine.serving.status import ProcessorStatus
+
+#: Seconds between two events of a connector whose verdict did not change.
+OBSERVE_EVERY_S = 300.0
+#: Figures that change at each tick. They alone are no news.
+_AGES = frozenset({"seconds_since_success"})
+
+
+class Reported(msgspec.Struct):
+    """What the sensor keeps of one connector from tick to tick.
+
+    ``verdict`` and ``figures`` are those of the last report, at ``at`` (seconds since 1970). ``unknown`` is whether no
+    worker told anything of the connector at the last tick.
+    """
+
+    verdict: tuple[bool, bool] | None = None
+    figures: dict[str, int | float] = {}
+    at: float = 0.0
+    unknown: bool = False
+
+
+def connector_news(
+    processor: str, specs: Sequence[ConnectorSpec], statuses: Sequence[ProcessorStatus], before: Any, now: float
+) -> tuple[list[dg.AssetObservation | dg.AssetCheckEvaluation], dict[str, Any]]:
+    """The observations and check results of a processor's connectors that must be reported, and the next memo.
+
+    ``before`` is the memo that the last tick returned. ``now`` is in seconds since 1970.
+    """
+    events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
+    memo: dict[str, Any] = {}
+    for spec in specs:
+        place = f"{spec.name}_{spec.role}"
+        kept = _kept((before or {}).get(place))
+        judged = judge_connector(processor, spec, statuses, now)
+        figures = {name: value for name, value in judged.figures.items() if name not in _AGES}
+        verdict = judged.passed, judged.known
+        waits = not judged.known and not kept.unknown and kept.verdict is not None
+        is_old = now < kept.at or now - kept.at >= OBSERVE_EVERY_S
+        if not waits and (verdict != kept.verdict or (is_old and (figures != kept.figures or not judged.passed))):
+            events.append(connector_result(processor, spec, judged).evaluation())
+            if judged.figures:
+                events.append(dg.AssetObservation(key_of(processor, spec), metadata=connector_metadata(judged)))
+            kept = Reported(verdict, figures, now)
+        kept.unknown = not judged.known
+        memo[place] = msgspec.to_builtins(kept)
+    return events, memo
+
+
+def _kept(told: Any) -> Reported:
+    """The memo of a connector; an empty one if another version of Holdfast wrote it."""
+    try:
+        return msgspec.convert(told or {}, Reported)
+    except msgspec.ValidationError:
+        return Reported()
