@@ -1,4 +1,4 @@
-"""Sources and sinks in Dagster: their assets, observations and checks. Broker, worker, databases and Dagster are real."""
+"""The assets, observations and checks of sources and sinks. Broker, worker, databases and Dagster are real."""
 
 import sqlite3
 from contextlib import closing

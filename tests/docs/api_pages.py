@@ -158,6 +158,17 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "    return app",
         (),
     ),
+    "api-connectors.md": (
+        "Python API: sources and sinks in Dagster",
+        "What Dagster shows of a source and a sink. [Sources and sinks in Dagster](../connectors.md) has the rules.",
+        "from holdfast import Application\nfrom holdfast.sinks import JsonLinesSink\n\n\n"
+        "def test_where_results_go() -> None:\n"
+        '    app = Application("localhost:9092", consumer_group="shop")\n'
+        '    app.dataframe(app.topic("orders")).sink(JsonLinesSink("/srv/orders"))\n'
+        "    (sink,) = app.topology().connectors\n"
+        '    assert (sink.system.kind, sink.system.place) == ("files", "/srv/orders")',
+        (),
+    ),
     "api-sinks.md": (
         "Python API: sinks",
         "What stores results in systems other than Kafka. [Sinks](../sinks.md) has the rules, and "

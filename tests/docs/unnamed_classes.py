@@ -26,7 +26,11 @@ UNNAMED: dict[str, dict[str, str]] = {
         "Application": "processors.application.sources.ApplicationSources",
         "Source": "processors.engine.sources.source.Source",
         "StatefulSource": "processors.engine.sources.source.StatefulSource",
+    },
+    "api-connectors.md": {
         "ExternalSystem": "processors.engine.connectors.ExternalSystem",
+        "Source": "processors.engine.sources.reports.ReportingSource",
+        "ConnectorSpec": "processors.engine.connectors.ConnectorSpec",
     },
     "api-shipped-sources.md": {
         "FileSource": "processors.sources.file_source.FileSource",

@@ -145,8 +145,16 @@ class StandbyStatus:
     checkpoint: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorsStatus:
+    """The figures of the sources of a worker's tasks, and of the worker's sinks, by name."""
+
+    sources: Mapping[str, SourceFigures] = field(default_factory=dict)
+    sinks: Mapping[str, SinkFigures] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
-class ProcessorStatus:
+class ProcessorStatus(ConnectorsStatus):
     """The status of one worker. Times are in seconds since 1970.
 
     ``silent_s`` is the time since the last heartbeat by the worker's monotonic clock, which ignores changes of the
@@ -156,8 +164,7 @@ class ProcessorStatus:
     None. ``memory_mib`` is the worker's resident memory. ``global_tables`` has for each topic: the number of rows, the
     number of unreadable rows, the bytes of memory, whether rows are being loaded, and the remaining offsets.
     ``warnings`` has texts about tables that may lose rows, each with an action. ``lookups`` has for each
-    ``join_lookup`` function the cache's hits, misses and entries. ``sources`` has the sources of the worker's tasks, by
-    name. ``sinks`` has the sinks of the worker, by name.
+    ``join_lookup`` function the cache's hits, misses and entries.
     """
 
     processor: str
@@ -182,8 +189,6 @@ class ProcessorStatus:
     global_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     lookups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    sources: Mapping[str, SourceFigures] = field(default_factory=dict)
-    sinks: Mapping[str, SinkFigures] = field(default_factory=dict)
 
     @property
     def lag(self) -> int | None:

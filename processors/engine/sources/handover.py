@@ -23,17 +23,19 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from threading import Condition
+from typing import Any
 
 from holdfast.infra.clock import Clock, SystemClock
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
-from holdfast.processors.engine.connectors import POSITION_MAX, SourceFigures, failure_text
+from holdfast.processors.engine.connectors import failure_text
 from holdfast.processors.engine.formats.serialization import headers_size
 from holdfast.processors.engine.record_size import too_large
 from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.sources.reports import SourceReports
 from holdfast.processors.engine.sources.source_state import SourceState
 from holdfast.processors.engine.steps.outbox import Output
 
@@ -115,7 +117,7 @@ class Limits:
         return at_ms, size
 
 
-class Handover:
+class Handover(SourceReports):
     """Passes the messages and state of one run of a source to the worker's loop.
 
     Args:
@@ -130,6 +132,7 @@ class Handover:
     def __init__(
         self, source: str, topic: str, state: SourceState, limits: Limits, clock: Clock, *, whole: bool
     ) -> None:
+        super().__init__(clock)
         self.source, self.state, self._topic = source, state, topic
         self.limits, self._clock, self._whole = limits, clock, whole
         #: Whether the clock is virtual, so that the loop and the source's thread run in turns.
@@ -143,8 +146,6 @@ class Handover:
         self.running, self._over, self._flushing = True, False, 0
         self.error: BaseException | None = None
         self.ended = False
-        #: What the source has reported. A thread replaces it as a whole.
-        self._reported = SourceFigures("")
 
     # -- for the source's threads -----------------------------------------------------------------------------------
 
@@ -207,24 +208,6 @@ class Handover:
         """Asks the ``ready`` functions of ``sleep`` again. Any thread may call it."""
         with self._changed:
             self._changed.notify_all()
-
-    def report(self, position: str, remaining: Mapping[str, int], within_s: float | None) -> None:
-        """Keeps what the source reports, with the present time."""
-        said = {str(name): int(count) for name, count in remaining.items()}
-        self._reported = replace(
-            self._reported,
-            reported_at=self._clock.time(),
-            position=position[:POSITION_MAX],
-            remaining=said,
-            within_s=within_s,
-        )
-
-    def report_failure(self, error: BaseException | str) -> None:
-        """Counts a failed attempt of the source."""
-        known = self._reported
-        self._reported = replace(
-            known, failures=known.failures + 1, failure=failure_text(error), failed_at=self._clock.time()
-        )
 
     def run(self, start: Callable[[], None]) -> None:
         """Calls ``start``, which runs the source. Stores the error that it raised, and marks the run as ended."""
@@ -320,15 +303,12 @@ class Handover:
         """
         return self.pending and (self.in_step or self.ended or bool(self._flushing) or not self._has_half())
 
-    @property
-    def figures(self) -> SourceFigures:
-        """What the source has reported, and the number of its messages that are not committed."""
+    def _present(self) -> dict[str, Any]:
         with self._changed:
             units = (self._units.open, *self._units.closed, *self._units.taken)
             waiting = sum(len(unit.outputs) for unit in units)
-        error = self.error
-        told = self._reported if error is None else replace(self._reported, failure=failure_text(error))
-        return replace(told, waiting=waiting, runs=not self.ended)
+        failed = {} if self.error is None else {"failure": failure_text(self.error)}
+        return {"waiting": waiting, "runs": not self.ended, **failed}
 
     def _has_half(self) -> bool:
         with self._changed:

@@ -6,7 +6,7 @@ copy of the declared object. The thread passes messages and state to the worker'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -15,6 +15,7 @@ from holdfast.processors.engine.connectors import ExternalSystem
 from holdfast.processors.engine.formats.kafka_message import GivenHeaders, KafkaMessage
 from holdfast.processors.engine.formats.serialization import written_headers
 from holdfast.processors.engine.sources.handover import Handover
+from holdfast.processors.engine.sources.reports import ReportingSource, SourceReports
 from holdfast.processors.engine.sources.source_state import SourceState
 from holdfast.processors.engine.steps.group_key import text_of_key
 from holdfast.processors.engine.steps.topic import Topic
@@ -42,7 +43,7 @@ class MessageRefused(HoldfastError):
     """``produce`` of a source got an argument that is not allowed. The message is not sent."""
 
 
-class Source:
+class Source(ReportingSource):
     """Base class of sources, which read messages from a system other than Kafka. A subclass implements ``run``.
 
     Only one worker of the processor runs the source at a time. After a restart, and when the task moves to another
@@ -199,22 +200,6 @@ class Source:
         """
         return (self._handover or self._not_running("sleep")).sleep(seconds)
 
-    def report(
-        self, position: str = "", remaining: Mapping[str, int] | None = None, within: float | None = None
-    ) -> None:
-        """Reports that the source has just reached its system. Dagster shows the report, and judges its age.
-
-        Args:
-            position: Where the source is in its system, as text without secrets.
-            remaining: What is left to read, as numbers by unit, for example ``{"rows": 12}``; None if unknown.
-            within: The next report comes within this many seconds; None promises nothing.
-        """
-        (self._handover or self._not_running("report")).report(position, remaining or {}, within)
-
-    def report_failure(self, error: BaseException | str) -> None:
-        """Reports a failed attempt to reach the system, which the source repeats. The next ``report`` ends it."""
-        (self._handover or self._not_running("report_failure")).report_failure(error)
-
     # -- methods for the worker -------------------------------------------------------------------------------------
 
     def started_with(self: Kind, topic: Topic, handover: Handover) -> Kind:
@@ -254,6 +239,9 @@ class Source:
 
     def _calls(self, method: str) -> None:
         self.called_by_worker = method
+
+    def _reports(self, called: str) -> SourceReports:
+        return self._handover or self._not_running(called)
 
     def _not_running(self, called: str) -> NoReturn:
         raise SourceNotRunning(
