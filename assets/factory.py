@@ -25,6 +25,7 @@ from holdfast.assets.checks.arrivals import arrivals_check
 from holdfast.assets.checks.audits import audit_check
 from holdfast.assets.checks.compaction import compaction_check
 from holdfast.assets.checks.connectors import connector_assets, connector_checks
+from holdfast.assets.checks.erased import erased_check
 from holdfast.assets.checks.growth import home_asset, room_check
 from holdfast.assets.checks.key_places import key_places_check
 from holdfast.assets.checks.orphans import orphans_asset, orphans_check
@@ -64,7 +65,7 @@ def build_processor(
             assets.append(maintenance_asset(definition, store.name))
     checks = [compaction_check, rehearsal_check] if topology.changelogs else []
     checks += [audit_check] if topology.logged else []
-    checks += [key_places_check] if topology.stores else []
+    checks += [key_places_check, erased_check] if topology.stores else []
     return dg.Definitions(
         assets=assets,
         asset_checks=[

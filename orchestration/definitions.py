@@ -12,6 +12,7 @@ import dagster as dg
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 from holdfast.assets.checks.compaction import compaction_check_keys  # noqa: E402
+from holdfast.assets.checks.erased import erased_check_keys  # noqa: E402
 from holdfast.assets.checks.key_places import key_places_check_keys  # noqa: E402
 from holdfast.assets.factory import build_assets  # noqa: E402
 from holdfast.infra.log import configure_logging  # noqa: E402
@@ -57,7 +58,7 @@ def build_definitions(settings: Settings, loaded: Loaded | None = None) -> dg.De
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     stores = {definition.name: tuple(store.name for store in definition.topology.stores) for definition in working}
     connectors = {definition.name: definition.topology.connectors for definition in working}
-    nightly = (compaction_check_keys, key_places_check_keys)
+    nightly = (compaction_check_keys, key_places_check_keys, erased_check_keys)
     checks = [key for definition in working for keys_of in nightly for key in keys_of(definition)]
     return dg.Definitions.merge(
         build_assets(loaded, settings.snapshots, began(settings.paths, stores), settings.webserver.path_prefix),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +16,14 @@ from holdfast.infra.kafka.topics.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.processors.application.registration import find_processor
-from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
-from holdfast.processors.engine.state.databases.checkpoint_reader import iterate_checkpoint
 from holdfast.processors.engine.state.databases.rocksdb import RocksDatabases
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.erasure.entries import KeyEntries
 from holdfast.processors.lifecycle.erasure.erasing import Checkpoints, Erasing, Places, Run
 from holdfast.processors.lifecycle.erasure.finding import Found, not_yet
 from holdfast.processors.lifecycle.erasure.local_copies import StateFolders
+from holdfast.processors.lifecycle.erasure.returned import entries_again
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.plans import holding
 from holdfast.processors.lifecycle.plans.erased_keys import ErasedKeys
@@ -221,15 +218,7 @@ def state_again(settings: Settings, registry: Registry, processor: str) -> dict[
     if not known.times:
         return {}
     deployment = registry.deployment(processor)
-    found: Counter[str] = Counter()
     slots = () if deployment is None or deployment.desired == "stopped" else deployment.slots
     if not slots:
         raise not_yet(processor, f"{processor} does not run", f"Start it: `holdfast deploy {processor}`.")
-    for slot in slots:
-        for task in ProcessorClient(processor, slot, settings.paths).checkpoint()["tasks"]:
-            for store in task["stores"]:
-                keys = (split_key(key)[0] for key, _ in iterate_checkpoint(Path(task["path"]), store))
-                for key, entries in groupby(keys):
-                    if known.erased_at(key) is not None:
-                        found[known.mark(key)] += sum(1 for _ in entries)
-    return dict(found)
+    return entries_again(known, (ProcessorClient(processor, slot, settings.paths).checkpoint() for slot in slots))
