@@ -64,6 +64,7 @@ def state_asset(
             "store": store,
             "changelog": topic or "none",
             **({} if topic is None else {"table": table_name(definition.name, store)}),
+            "query": f"holdfast query {definition.name} KEY --store {store}",
             **docs("restoring.md"),
             **read_key(definition.name, store),
         },

@@ -1,8 +1,8 @@
 """The part of the sensor ``processor_telemetry`` for sources and sinks: their observations and their checks.
 
 Invariants:
-    - A changed verdict is reported at once. Changed figures with the same verdict are reported once in
-      ``OBSERVE_EVERY_S``, because each event takes 5 KB of Dagster's log.
+    - A changed verdict is reported at once. Changed figures with the same verdict are reported every five minutes, or
+      less often where there are many connectors, because each event takes 5 KB of Dagster's log.
     - "Unknown" is reported from the second tick in a row, so that a restart of a worker is no failure of its sink.
 """
 
@@ -16,8 +16,9 @@ from holdfast.assets.checks.connectors import connector_metadata, connector_resu
 from holdfast.processors.engine.connectors import ConnectorSpec
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: Seconds between two events of a connector whose verdict did not change.
-OBSERVE_EVERY_S = 300.0
+#: Seconds between two observations of a connector whose verdict did not change, and the seconds that each connector of
+#: the installation adds to them beyond the first hundred. So connectors write at most 20 observations a minute.
+OBSERVE_EVERY_S, EACH_S = 300.0, 3.0
 #: Figures that change at each tick. They alone are no news.
 _AGES = frozenset({"seconds_since_success"})
 
@@ -35,12 +36,23 @@ class Reported(msgspec.Struct):
     unknown: bool = False
 
 
+def observe_every_s(connectors: int) -> float:
+    """The seconds between two observations of a connector, in an installation with this number of connectors."""
+    return max(OBSERVE_EVERY_S, EACH_S * connectors)
+
+
 def connector_news(
-    processor: str, specs: Sequence[ConnectorSpec], statuses: Sequence[ProcessorStatus], before: Any, now: float
+    processor: str,
+    specs: Sequence[ConnectorSpec],
+    statuses: Sequence[ProcessorStatus],
+    before: Any,
+    now: float,
+    every_s: float = OBSERVE_EVERY_S,
 ) -> tuple[list[dg.AssetObservation | dg.AssetCheckEvaluation], dict[str, Any]]:
     """The observations and check results of a processor's connectors that must be reported, and the next memo.
 
-    ``before`` is the memo that the last tick returned. ``now`` is in seconds since 1970.
+    ``before`` is the memo that the last tick returned. ``now`` is in seconds since 1970. ``every_s`` is the result of
+    ``observe_every_s``.
     """
     events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
     memo: dict[str, Any] = {}
@@ -51,9 +63,11 @@ def connector_news(
         figures = {name: value for name, value in judged.figures.items() if name not in _AGES}
         verdict = judged.passed, judged.known
         waits = not judged.known and not kept.unknown and kept.verdict is not None
-        is_old = now < kept.at or now - kept.at >= OBSERVE_EVERY_S
-        if not waits and (verdict != kept.verdict or (is_old and (figures != kept.figures or not judged.passed))):
-            events.append(connector_result(processor, spec, judged).evaluation())
+        is_old = now < kept.at or now - kept.at >= every_s
+        if not waits and (verdict != kept.verdict or (is_old and figures != kept.figures)):
+            # The text of a failed check has figures, too, so it is reported with them.
+            if verdict != kept.verdict or not judged.passed:
+                events.append(connector_result(processor, spec, judged).evaluation())
             if judged.figures:
                 events.append(dg.AssetObservation(key_of(processor, spec), metadata=connector_metadata(judged)))
             kept = Reported(verdict, figures, now)

@@ -38,7 +38,7 @@ from holdfast.orchestration.jobs.recover_processor import (
 )
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.sensors.apart import SKIPPED, must_skip
-from holdfast.orchestration.sensors.connectors import connector_news
+from holdfast.orchestration.sensors.connectors import connector_news, observe_every_s
 from holdfast.processors.engine.connectors import ConnectorSpec
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
@@ -293,6 +293,8 @@ def _remembered(cursor: str | None) -> dict[str, _Remembered]:
 def _telemetry(
     stores: dict[str, tuple[str, ...]], connectors: Mapping[str, Sequence[ConnectorSpec]]
 ) -> dg.SensorDefinition:
+    every_s = observe_every_s(sum(map(len, connectors.values())))
+
     @dg.sensor(
         minimum_interval_seconds=TELEMETRY_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
@@ -320,9 +322,8 @@ def _telemetry(
             arrived, told = arrival_news(name, statuses, (before.get(_ARRIVALS) or {}).get(name), now)
             events += arrived
             after.setdefault(_ARRIVALS, {})[name] = told
-            of_connectors, said = connector_news(
-                name, connectors.get(name, ()), statuses, (before.get(_CONNECTORS) or {}).get(name), now
-            )
+            kept = (before.get(_CONNECTORS) or {}).get(name)
+            of_connectors, said = connector_news(name, connectors.get(name, ()), statuses, kept, now, every_s)
             events += of_connectors
             after.setdefault(_CONNECTORS, {})[name] = said
             facts, figures = facts_of(statuses, before.get(name))

@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from holdfast.orchestration.sensors.connectors import OBSERVE_EVERY_S, connector_news
+from holdfast.orchestration.sensors.connectors import OBSERVE_EVERY_S, connector_news, observe_every_s
 from holdfast.processors.engine.connectors import ConnectorSpec, ExternalSystem, SinkFigures, SourceFigures
 from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus
 from holdfast.processors.lifecycle.health.connectors import CLOCKS_S, TOLD_S, Judged, judge_sink, judge_source
@@ -171,7 +171,7 @@ def test_a_verdict_is_reported_once_and_figures_every_five_minutes(status: Calla
     assert tick([status(sinks={"rows": replace(more, fails=True, failure="away")})], NOW + 120) == [False, None]
     assert tick([status(sinks={"rows": more})], NOW + 180) == [True, None]
     assert tick([status(sinks={"rows": more})], NOW + 180 + OBSERVE_EVERY_S) == [], "nothing has changed"
-    assert tick([status(sinks={"rows": WELL})], NOW + 181 + OBSERVE_EVERY_S) == [True, None]
+    assert tick([status(sinks={"rows": WELL})], NOW + 181 + OBSERVE_EVERY_S) == [None]
 
 
 def test_unknown_is_reported_from_the_second_tick(status: Callable[..., ProcessorStatus]) -> None:
@@ -183,6 +183,16 @@ def test_unknown_is_reported_from_the_second_tick(status: Callable[..., Processo
     assert tick([], NOW + 240) == []
     assert tick([status(sinks={"rows": WELL})], NOW + 300) == []
     assert Ticks()([], NOW) == [False], "without an earlier report, unknown is told at once"
+
+
+def test_a_failed_check_is_reported_again_with_its_figures(status: Callable[..., ProcessorStatus]) -> None:
+    tick, away = Ticks(), replace(WELL, fails=True, failure="away", failures=1)
+    assert tick([status(sinks={"rows": away})], NOW) == [False, None]
+    assert tick([status(sinks={"rows": replace(away, failures=9)})], NOW + OBSERVE_EVERY_S) == [False, None]
+
+
+def test_many_connectors_write_a_bounded_number_of_observations() -> None:
+    assert [observe_every_s(count) for count in (0, 2, 100, 1_000)] == [300.0, 300.0, 300.0, 3_000.0]
 
 
 def test_a_memo_of_another_version_is_forgotten(status: Callable[..., ProcessorStatus]) -> None:
