@@ -198,12 +198,7 @@ class Round:
         time.sleep(LOOK_S)
         if self._deadline.passed:
             raise NotQuiet(self._story(f"no end in {ROUND_S:g} s"))
-        new = self.here.history.events(self._seq)
-        self.events += new
-        self._seq = new[-1].seq if new else self._seq
-        runs = self.here.history.runs(self._run_seq)
-        self.runs += runs
-        self._run_seq = runs[-1].seq if runs else self._run_seq
+        self._read()
         if self.draw.incident == "during" and not self._worker_killed and self._signs("apply") >= self.draw.at:
             self._kill_worker()
         if self.struck_at is None and self._is_due():
@@ -212,6 +207,15 @@ class Round:
                 self._strike()
         if self.struck_at is not None and not self.thawed and self._may_go_on():
             self._go_on()
+
+    def _read(self) -> None:
+        """Read the changes that were recorded since the last read."""
+        new = self.here.history.events(self._seq)
+        self.events += new
+        self._seq = new[-1].seq if new else self._seq
+        runs = self.here.history.runs(self._run_seq)
+        self.runs += runs
+        self._run_seq = runs[-1].seq if runs else self._run_seq
 
     def _signs(self, kind: str) -> int:
         return sum(each.kind == kind and each.holding is not None for each in self.events)
@@ -328,6 +332,8 @@ class Round:
         if self._frozen is not None:
             self._hear_frozen()
         self._until(self._is_quiet, "nothing is open and the worker works")
+        # A command may have begun and ended while a killed daemon was started again, so no look has seen its hold.
+        self._read()
 
     def _is_quiet(self) -> bool:
         registry, instance = self.here.registry, self.here.instance

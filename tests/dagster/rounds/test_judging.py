@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.dagster.rounds.draws import drawn
 from tests.dagster.rounds.effects import wrong_counts
 from tests.dagster.rounds.history import Event, broken_rules, holds_of
+from tests.dagster.rounds.play import Round
 
 
 def at(seq: int, kind: str, number: int, token: int, holder: str | None, when: float, beat: float) -> Event:
@@ -63,3 +67,12 @@ def test_a_record_or_clear_without_its_one_effect_is_found(counts: list[int], cl
     said = "; ".join(wrong_counts(Counter({"k": 4}), {"k": counts}, Counter({"k": cleared})))
     assert found in said
     assert bool(found) == bool(said)
+
+
+def test_a_hold_that_began_and_ended_while_a_daemon_was_started_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = SimpleNamespace(events=lambda after: [TAKEN][after:], runs=lambda after: [])
+    here: Any = SimpleNamespace(history=history)
+    round_ = Round(here, drawn(6), struck_at=100.0, thawed=True)
+    monkeypatch.setattr(Round, "_is_quiet", lambda self: True)
+    round_._finish()
+    assert [held.holder for held in holds_of(round_.events)] == ["ann"]
