@@ -325,8 +325,13 @@ def with_table_source(topology: Topology, random: Random) -> Topology | None:
     return replace(topology, lines=(*topology.lines, Line("source", "sourced(app, 'table')")))
 
 
+def with_http_source(topology: Topology, random: Random) -> Topology | None:
+    """Adds an ``HttpSource`` that gets the numbers of ``with_source``, some of them again."""
+    return replace(topology, lines=(*topology.lines, Line("source", "sourced(app, 'posts')")))
+
+
 #: The changes that add a source of the numbers up to ``FED``.
-SOURCES = frozenset({"source", "file_source", "table_source"})
+SOURCES = frozenset({"source", "file_source", "table_source", "http_source"})
 #: All changes by name. A change returns None if the docs do not promise equal results for the topology.
 CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "order": in_other_order,
@@ -340,6 +345,7 @@ CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "source": with_source,
     "file_source": with_file_source,
     "table_source": with_table_source,
+    "http_source": with_http_source,
 }
 
 

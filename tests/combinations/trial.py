@@ -23,7 +23,7 @@ from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryCluster
 from holdfast.processors.testing.consumers import InMemoryMember
 from holdfast.processors.testing.process import Process
-from tests.combinations.added_sources import FED
+from tests.combinations.added_sources import FED, POSTS, Posts
 from tests.combinations.changes import SOURCES, changed_by
 from tests.combinations.judge import Result, Wrong, held, result_of
 from tests.combinations.lake import LAKES, Lake
@@ -94,7 +94,7 @@ class Trial:
     """
 
     def __init__(self, topology: Topology, schedule: Schedule, folder: Path, expected: Result | None = None) -> None:
-        LAKES[-1] = Lake()
+        LAKES[-1], POSTS[-1] = Lake(), Posts()
         topology = changed_by(topology, schedule.changes, schedule.seed)
         self.topology, self.schedule, self._folder, self._expected = topology, schedule, folder, expected
         self.random = Random(schedule.seed)
@@ -216,6 +216,8 @@ class Trial:
                 numbers = sorted(set(numbers))
             if numbers != list(range(FED)):
                 raise Wrong("source", f"{topic} has {numbers}")
+        if POSTS[-1].wrong:
+            raise Wrong("source", f"requests were answered with {POSTS[-1].wrong[:3]}")
 
     def _run(self) -> None:
         messages = self.topology.messages
