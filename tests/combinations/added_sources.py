@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from holdfast.processors.engine.serving.requests import Answer
 from holdfast.processors.sources.event_server import Request
 from holdfast.sources import HttpSource, Source, StatefulSource
+from tests.combinations.lake import LAKES, staged
 
+#: The name of the staging sink that ``charged`` adds.
+CHARGES = "charges"
 #: The number of messages of the source that ``sourced`` adds.
 FED = 40
 
@@ -135,7 +139,7 @@ def sourced(app: Any, kind: str = "class") -> None:
     def counted(value: Any, state: Any) -> Any:
         return [value["number"] if isinstance(value, dict) else value, state.increment("count")]
 
-    made = {
+    made: dict[str, Callable[[], Source]] = {
         "class": lambda: Fed("fed"),
         "file": fed_by_file,
         "table": fed_by_table,
@@ -143,3 +147,18 @@ def sourced(app: Any, kind: str = "class") -> None:
     }
     stream = app.dataframe(app.add_source(made[kind]()))
     stream.apply(counted, stateful=True, store="fed-counts").to_topic(app.topic("fed-out"))
+
+
+async def charge(number: int) -> list[int]:
+    """Asks another system, which gives each call another number."""
+    await asyncio.sleep(0)
+    charged = LAKES[-1].charged
+    charged.append(number)
+    return [number, len(charged)]
+
+
+def charged(app: Any) -> None:
+    """Adds a source, durable calls of its messages, and a staging sink of their answers, beside a topic."""
+    stream = app.dataframe(app.add_source(Fed("fed")))
+    stream = stream.apply_async(charge, concurrency=3, durable=True, store="charges")
+    staged(stream, app, CHARGES).to_topic(app.topic("fed-out"))

@@ -330,8 +330,13 @@ def with_http_source(topology: Topology, random: Random) -> Topology | None:
     return replace(topology, lines=(*topology.lines, Line("source", "sourced(app, 'posts')")))
 
 
+def with_charges(topology: Topology, random: Random) -> Topology | None:
+    """Adds the source of ``with_source`` with durable calls, and a staging sink of their answers."""
+    return replace(topology, lines=(*topology.lines, Line("source", "charged(app)")))
+
+
 #: The changes that add a source of the numbers up to ``FED``.
-SOURCES = frozenset({"source", "file_source", "table_source", "http_source"})
+SOURCES = frozenset({"source", "file_source", "table_source", "http_source", "charged"})
 #: All changes by name. A change returns None if the docs do not promise equal results for the topology.
 CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "order": in_other_order,
@@ -346,6 +351,7 @@ CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "file_source": with_file_source,
     "table_source": with_table_source,
     "http_source": with_http_source,
+    "charged": with_charges,
 }
 
 

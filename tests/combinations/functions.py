@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast import NotFound, State, message_context
 from holdfast.sinks import BatchingSink, SinkBatch
+from tests.combinations.added_sources import charged as charged  # a line of a topology calls it
 from tests.combinations.added_sources import sourced as sourced
 from tests.combinations.lake import staged as staged  # a line of a topology calls it
 

@@ -10,12 +10,14 @@ from holdfast.sinks import SinkBatch, SinkTask, StagedPart, StagingSink
 
 
 class Lake:
-    """The system behind the staging sinks of one run: what is staged by its name, and what readers see."""
+    """The systems outside of one run: what sinks have staged by its name, what readers see, and the calls."""
 
     def __init__(self) -> None:
         self.staged: dict[str, list[str]] = {}
         self.seen: dict[str, list[str]] = {}
         self.last: dict[str, int] = {}
+        #: The numbers that durable calls were asked for, in the order of the calls.
+        self.charged: list[int] = []
 
     def publish(self, sink: str, task: str, parts: Sequence[StagedPart]) -> None:
         """Shows parts that were not shown before."""

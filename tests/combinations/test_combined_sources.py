@@ -29,6 +29,13 @@ def test_a_source_that_ships_loses_and_doubles_nothing(source: str, seed: int) -
     assert not outcome.kind, outcome.text()
 
 
+@pytest.mark.parametrize("seed", variants(range(60, 90), tested=2))
+def test_durable_calls_beside_a_staging_sink_lose_and_double_nothing(seed: int) -> None:
+    with quiet() as folder:
+        outcome = run_seed(seed, folder, schedules=3, also=("charged",))
+    assert not outcome.kind, outcome.text()
+
+
 def test_an_http_source_that_forgets_its_keys_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     listens = Posted._listens
 

@@ -23,7 +23,7 @@ from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryCluster
 from holdfast.processors.testing.consumers import InMemoryMember
 from holdfast.processors.testing.process import Process
-from tests.combinations.added_sources import FED, POSTS, Posts
+from tests.combinations.added_sources import CHARGES, FED, POSTS, Posts
 from tests.combinations.changes import SOURCES, changed_by
 from tests.combinations.judge import Result, Wrong, held, result_of
 from tests.combinations.lake import LAKES, Lake
@@ -183,28 +183,28 @@ class Trial:
         return self.result
 
     def _check_lake(self) -> None:
-        """Raises Wrong unless readers of the staging sink see what its topic has, and nothing twice.
+        """Raises Wrong unless readers of each staging sink see what its topic has, and nothing twice.
 
         The last answers of commits may be on their way: what they staged is in the list of the committed state.
         """
         lake = LAKES[-1]
-        if "sink-lake" not in self._described.changelogs:
-            return
-        topic = [json.dumps(json.loads(each.value or b"null")) for _, each in self.cluster.read("lake-copy")]
-        waiting = [
-            row
-            for (_, name), record in held(self.cluster, "sink-lake", self._described).items()
-            if name == "__holdfast/sinks/lake"
-            for sequence, content in record["staged"]
-            if sequence > max(lake.last.values(), default=0)
-            for part in content
-            for row in lake.staged[part]
-        ]
-        shown, wanted = Counter([*lake.seen.get("lake", ()), *waiting]), Counter(topic)
-        if not self.schedule.exactly_once:
-            wanted = Counter({row: min(count, shown[row]) for row, count in wanted.items()})
-        if shown != wanted:
-            raise Wrong("sink", f"missing {(wanted - shown).most_common(2)}, new {(shown - wanted).most_common(2)}")
+        for sink in (each for each in ("lake", CHARGES) if f"sink-{each}" in self._described.changelogs):
+            topic = [json.dumps(json.loads(each.value or b"null")) for _, each in self.cluster.read(f"{sink}-copy")]
+            last = max((at for task, at in lake.last.items() if f"-{sink}-" in task), default=0)
+            waiting = [
+                row
+                for (_, name), record in held(self.cluster, f"sink-{sink}", self._described).items()
+                if name == f"__holdfast/sinks/{sink}"
+                for sequence, content in record["staged"]
+                if sequence > last
+                for part in content
+                for row in lake.staged[part]
+            ]
+            shown, wanted = Counter([*lake.seen.get(sink, ()), *waiting]), Counter(topic)
+            if not self.schedule.exactly_once:
+                wanted = Counter({row: min(count, shown[row]) for row, count in wanted.items()})
+            if shown != wanted:
+                raise Wrong("sink", f"missing {(wanted - shown).most_common(2)}, new {(shown - wanted).most_common(2)}")
 
     def _check_source(self) -> None:
         """Raises Wrong unless each message of the added source, and each result of such a message, was sent once."""
@@ -216,8 +216,18 @@ class Trial:
                 numbers = sorted(set(numbers))
             if numbers != list(range(FED)):
                 raise Wrong("source", f"{topic} has {numbers}")
+        if "charged" in self.schedule.changes and self.schedule.exactly_once:
+            self._check_charges()
         if POSTS[-1].wrong:
             raise Wrong("source", f"requests were answered with {POSTS[-1].wrong[:3]}")
+
+    def _check_charges(self) -> None:
+        """Raises Wrong unless each result has an answer to its own message, and no answer is left in the store."""
+        charged = LAKES[-1].charged
+        results = [json.loads(each.value or b"") for _, each in self.cluster.read("fed-out")]
+        wrong = [(number, answer) for number, answer in results if charged[answer - 1] != number]
+        if wrong or (self._described.changelogs and held(self.cluster, "charges", self._described)):
+            raise Wrong("calls", f"answers of other messages: {wrong[:3]}, or answers are left")
 
     def _run(self) -> None:
         messages = self.topology.messages
