@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 STAGED, PUBLISHED = "_staged", "_published"
 
 
+def _marker(task: SinkTask) -> str:
+    """The file with the number of the last commit of a task whose files were moved."""
+    return f"{PUBLISHED}/{task.label}.json"
+
+
 class FileSink(StagingSink):
     """Base class of sinks that write a file for each partition and commit. A subclass implements ``encode``.
 
@@ -126,15 +131,23 @@ class FileSink(StagingSink):
         self._reach(lambda: self._publish(task, parts))
 
     def _publish(self, task: SinkTask, parts: Sequence[StagedPart]) -> None:
-        marker = f"{PUBLISHED}/{task.label}.json"
-        read = self._files.read(marker)
-        last = 0 if read is None else int(json.loads(read)["sequence"])
+        last = self._last_of(task)
         waiting = [part for part in parts if part.sequence > last]
         for part in waiting:
             for name in filter(None, part.content):
                 self._files.move(f"{STAGED}/{task.label}/{name}", name)
         if waiting:
-            self._files.write(marker, json.dumps({"sequence": waiting[-1].sequence}).encode())
+            self._files.write(_marker(task), json.dumps({"sequence": waiting[-1].sequence}).encode())
+
+    def published(self, task: SinkTask) -> int:
+        """Returns the number of the last commit whose files were moved; 0 if there was none."""
+        found: list[int] = []
+        self._reach(lambda: found.append(self._last_of(task)))
+        return found[0]
+
+    def _last_of(self, task: SinkTask) -> int:
+        read = self._files.read(_marker(task))
+        return 0 if read is None else int(json.loads(read)["sequence"])
 
     def recover(self, task: SinkTask, parts: Sequence[StagedPart]) -> None:
         """Publishes committed parts, and removes what former workers have staged for commits that did not happen."""

@@ -108,6 +108,11 @@ class IcebergSink(StagingSink):
         if any(files for _, files in found):
             self._reach(lambda: self._table.append(task.label, found))
 
+    def published(self, task: SinkTask) -> int:
+        """Returns the number of the task's last commit that is in the table; 0 if there is none."""
+        last: int = self._reach(lambda: self._table.position(task.label))
+        return last
+
     def _reach(self, call: Callable[[], Any]) -> Any:
         try:
             made = call()

@@ -104,6 +104,13 @@ class IcebergTable:
                 conflict = faster
         raise conflict
 
+    def position(self, label: str) -> int:
+        """Returns the number of the last part of a task that is in the table; 0 if there is none, or no table."""
+        try:
+            return int(self._loaded().properties.get(POSITION + label, "0"))
+        except NoSuchTableError:
+            return 0
+
     def _current(self, rows: Sequence[Mapping[str, Any]]) -> Table:
         if self._table is None:
             try:

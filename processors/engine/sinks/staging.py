@@ -129,6 +129,16 @@ class StagingSink(BatchingSink):
         if parts:
             self.publish(task, parts)
 
+    def published(self, task: SinkTask) -> int:
+        """Returns the ``sequence`` of the task's part that was published last; 0 if none was, or if it is unknown.
+
+        Parts of later commits get greater numbers, also if the worker's clock was set back and the list was cleared.
+
+        Raises:
+            SinkBackpressureError: The system does not answer now.
+        """
+        return 0
+
     def write(self, batch: SinkBatch) -> None:
         """Stages a batch, and keeps what ``stage`` returned for the commit."""
         self._staged.setdefault((batch.topic, batch.partition), []).append(self.stage(batch))
@@ -217,6 +227,8 @@ class StagedResults:
         parts = [part for part in self._committed if part.sequence > self._published]
         if not self._recovered:
             self.sink.recover(self.task, parts)
+            # A part with a smaller number than a published one would be left out silently.
+            self._last = max(self._last, self.sink.published(self.task))
             self._recovered = True
         elif parts:
             self.sink.publish(self.task, parts)

@@ -249,3 +249,16 @@ def test_the_files_of_other_stores_are_moved_by_copies() -> None:
     files.move("_staged/a", "a")
     files.move("_staged/a", "a")
     assert (files.read("a"), files.read("_staged/a"), files.names("_staged")) == (b"1", None, [])
+
+
+@pytest.mark.parametrize("what", ["cleared", "clock"])
+def test_results_after_a_clear_are_published_although_the_clock_was_ahead_before(tmp_path: Path, what: str) -> None:
+    cluster = run(JsonLinesSink(str(tmp_path)), {"n": 1})
+    cluster.clock.skew_s = 21_600.0 if what == "clock" else 0.0
+    run(JsonLinesSink(str(tmp_path)), {"n": 2}, cluster=cluster)
+    cluster.clock.skew_s = 0.0
+    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
+    app.dataframe(app.topic("in", key_deserializer="str")).sink(JsonLinesSink(str(tmp_path)))
+    cluster.clear_state(app)
+    run(JsonLinesSink(str(tmp_path)), {"n": 3}, cluster=cluster)
+    assert sorted(row["n"] for row in rows_of(tmp_path)) == [1, 2, 3]

@@ -85,11 +85,13 @@ def numbers(folder: Path) -> list[int]:
 
 def test_no_row_comes_twice_whoever_appends_and_however_often(tmp_path: Path) -> None:
     sink = IcebergSink("sales.orders", catalog(tmp_path), create=True)
+    assert sink.published(TASK) == 0
     first, second = part_of(sink, 1, 2), part_of(sink, 3)
     sink.publish(TASK, [first])
     sink.publish(TASK, [first])
     successor = IcebergSink("sales.orders", catalog(tmp_path))
     successor.recover(TASK, [first, second])
+    assert successor.published(TASK) == 3
     sink.publish(TASK, [first])  # a frozen worker that wakes up
     assert numbers(tmp_path) == [1, 2, 3]
     table = loaded(tmp_path).load_table("sales.orders")
