@@ -43,7 +43,7 @@ from tests.simulation.objects import SimulatedObjects
 from tests.simulation.schedule import Schedule
 from tests.simulation.scheduler import SimulatedProcess, Simulation, Step
 from tests.simulation.verifier import InvariantBroken
-from tests.simulation.workload import ANY_TIME_AHEAD, GROUP, INPUT, OUTPUT, draw_workload
+from tests.simulation.workload import ANY_TIME_AHEAD, GROUP, INPUT, OUTPUT, Workload, draw_workload
 
 #: Releases contain no copy of the code in this simulation, because all versions have the same code.
 CODE = Code("tests.simulation.workload:application", why_not="it is a part of Holdfast")
@@ -91,7 +91,7 @@ class LifecycleWorld:
         drawn = draw_workload(
             self.random, schedule.partitions, schedule.stores, exactly_once=True, dead_letters=schedule.dead_letters
         )
-        self.workload = drawn
+        self.workload = self.workload_of(drawn, folder)
         self.topology = self.application("0", Start()).topology()
         self.tables = SimulatedTables(self)
         #: Called with the positions that a restore from the warehouse is about to commit.
@@ -101,6 +101,10 @@ class LifecycleWorld:
         self.offsets: list[list[int]] = [[] for _ in range(schedule.partitions)]
         self.cluster.create_topic(INPUT, schedule.partitions, ANY_TIME_AHEAD)
         self.cluster.create_topic(OUTPUT, schedule.partitions)
+
+    def workload_of(self, drawn: Workload, folder: Path) -> Workload:
+        """The workload of this simulation. Subclasses may add steps to the one that is drawn."""
+        return drawn
 
     # -- workers ---------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,8 @@ from tests.simulation.operation_course import CourseRun
 from tests.simulation.operation_draw import draw_course, has_letters
 from tests.simulation.operation_steps import Course
 from tests.simulation.operation_undo import undo_files_checked
-from tests.simulation.operation_world import OperationWorld, parts_of_operation
+from tests.simulation.operation_watched import WatchedWorld
+from tests.simulation.operation_world import parts_of_operation
 from tests.simulation.schedule import plain_schedule
 from tests.simulation.scheduler import signals_kept
 from tests.simulation.small_portions import tuned
@@ -79,7 +80,7 @@ class OperationRunner:
         schedule = replace(quiet(plain_schedule(seed)), checkpoint_s=1_000.0, dead_letters=has_letters(seed))
         course = draw_course(seed) if course is None else course
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            world = OperationWorld(schedule, Path(folder), self._template)
+            world = WatchedWorld(schedule, Path(folder), self._template)
             run = CourseRun(world, course)
             invariant, detail = None, ""
             try:

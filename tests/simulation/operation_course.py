@@ -47,6 +47,7 @@ from tests.simulation.operation_steps import (
     Upgrade,
     Wait,
 )
+from tests.simulation.operation_watched import WatchedWorld
 from tests.simulation.operation_webhook import Webhook
 from tests.simulation.operation_world import OperationWorld, Person
 from tests.simulation.scheduler import SimulatedProcess
@@ -98,7 +99,7 @@ class Strike:
 class CourseRun:
     """Runs one course (sequence of operators' commands and faults) on a separate simulated installation."""
 
-    def __init__(self, world: OperationWorld, course: Course) -> None:
+    def __init__(self, world: WatchedWorld, course: Course) -> None:
         self.world, self.course = world, course
         self.told: list[str] = []
         self.sensor = Sensor(world, self.tell)
@@ -125,6 +126,7 @@ class CourseRun:
         """
         for request in (Provision(GROUP), Deploy(GROUP)):
             act(self.world, lambda person, request=request: person.ask(request, lambda plan: None), str(request))
+        self.world.erases = any(isinstance(each, Erase) for each in self._requests())
         self.sensor.begin()
         self.webhook.begin()
         for step in self.course:
@@ -137,6 +139,7 @@ class CourseRun:
         self.check_undo()
         check_told(self.world)
         check_erased(self.world)
+        self.check_outside()
         if not any(isinstance(each, Clear | Erase) for each in self._requests()):
             self.check_state()
 
@@ -190,6 +193,19 @@ class CourseRun:
         """
         if self.world.broken is not None:
             raise self.world.broken
+
+    def check_outside(self) -> None:
+        """Check what queries were answered, and the systems of durable calls and sinks.
+
+        Raises:
+            InvariantBroken: An answer was wrong, or a promise about calls or sinks is broken.
+        """
+        self.world.rest(2.0)
+        self.world.asker.settle()
+        if self.world.outside is not None:
+            repeats = any(isinstance(each, Clear | Erase) for each in self._requests())
+            repeats |= any(isinstance(each, ExpireOffsets) for each in self.course)
+            self.world.outside.check(repeats=repeats, consumed=is_consumed(self.world))
 
     def check_state(self) -> None:
         """Check that no message is lost or counted twice.

@@ -39,6 +39,7 @@ from tests.simulation import (
     planted_calls,
     planted_checkpoints,
     planted_groups,
+    planted_questions,
     planted_sources,
     planted_time,
     planted_world,
@@ -421,6 +422,9 @@ SOURCED_BUGS = tuple(Planted(name, plant) for name, plant in planted_sources.PLA
 #: Bugs that appear in durable calls.
 CALLED_BUGS = tuple(Planted(name, plant) for name, plant in planted_calls.PLANTS.items())
 
+#: Bugs that appear in queries of workers' state.
+ASKED_BUGS = tuple(Planted(name, plant) for name, plant in planted_questions.PLANTS.items())
+
 
 def known_seeds() -> dict[str, int]:
     """Return the known seed of each bug. The seed detected its bug when the file was written."""
@@ -475,8 +479,14 @@ def print_table(seeds: Any, bugs: Iterable[Any], seeds_max: int) -> None:
 
 def main() -> None:
     """Print the tables of the engine's planted bugs."""
-    work = {"functions": BUGS, "timed": TIMED_BUGS, "grouped": GROUPED_BUGS, "joined": JOINED_BUGS}
-    for of, bugs in {**work, "live": LIVE_BUGS, "sourced": SOURCED_BUGS, "called": CALLED_BUGS}.items():
+    work = {"functions": BUGS, "timed": TIMED_BUGS, "grouped": GROUPED_BUGS, "joined": JOINED_BUGS, "asked": ASKED_BUGS}
+    for of, bugs in {
+        **work,
+        "live": LIVE_BUGS,
+        "sourced": SOURCED_BUGS,
+        "called": CALLED_BUGS,
+        "asked": ASKED_BUGS,
+    }.items():
         with runner(of=of) as seeds:
             print_table(seeds, bugs, 500)
 

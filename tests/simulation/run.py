@@ -9,6 +9,7 @@ python -m tests.simulation.run --of joined --seeds 5000    with joins of two top
 python -m tests.simulation.run --of sourced --seeds 5000   with a table that is restored from its topic
 python -m tests.simulation.run --of scheduled --seeds 5000 with functions of messages and schedules
 python -m tests.simulation.run --of called --seeds 5000    with functions behind durable calls, and many crashes
+python -m tests.simulation.run --of asked --seeds 5000     with queries at random points, standbys, and many freezes
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from pathlib import Path
 import structlog
 
 from holdfast.infra.settings import Settings
+from tests.simulation.asked import AskedWorld
 from tests.simulation.faults import Faults
 from tests.simulation.schedule import (
+    asked_schedule,
     called_schedule,
     draw_schedule,
     grouped_schedule,
@@ -54,6 +57,7 @@ SCHEDULES = {
     "sourced": sourced_schedule,
     "scheduled": scheduled_schedule,
     "called": called_schedule,
+    "asked": asked_schedule,
 }
 #: The number of last lines of a failing trace that are printed.
 TAIL = 60
@@ -96,7 +100,7 @@ class SeedRunner:
     def run(self, seed: int, *, hashed: bool = False) -> Outcome:
         """Run a seed. If an invariant breaks or an error is raised, the returned outcome contains it."""
         schedule = SCHEDULES[self._of](seed)
-        world = World(schedule, self._folder, self._settings)
+        world = (AskedWorld if schedule.asked else World)(schedule, self._folder, self._settings)
         faults = Faults(world)
         invariant, detail = None, ""
         try:

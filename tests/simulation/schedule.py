@@ -142,6 +142,7 @@ class Schedule:
         joins: The processor joins two inputs; no input arrives while a process runs.
         scheduled: The processor has functions and also schedules.
         called: The processor has functions behind durable calls of a service.
+        asked: Queries read the state of workers at random points.
         live: The grouped stream has messages with current event times, which are produced while processes run and die.
     """
 
@@ -186,6 +187,7 @@ class Schedule:
     scheduled: bool = False
     live: bool = False
     called: bool = False
+    asked: bool = False
 
 
 def draw_schedule(seed: int) -> Schedule:
@@ -348,6 +350,23 @@ def called_schedule(seed: int) -> Schedule:
     faults = [*drawn.faults, *crashes]
     random.shuffle(faults)
     return replace(drawn, called=True, aggregated=False, faults=tuple(faults))
+
+
+def asked_schedule(seed: int) -> Schedule:
+    """A seed's schedule of functions with queries at random points, mostly with standbys, and with many freezes."""
+    drawn, random = plain_schedule(seed), Random(f"queries of {seed}")
+    freezes = [Fault(Kind.FREEZE, random.randint(0, 150), random.choice(AIMS)) for _ in range(random.randint(1, 4))]
+    faults = [*drawn.faults, *freezes]
+    random.shuffle(faults)
+    standbys = random.choice([0, 1, 1])
+    return replace(
+        drawn,
+        asked=True,
+        aggregated=False,
+        standby_replicas=standbys,
+        processes=max(drawn.processes, 2 if standbys else 1),
+        faults=tuple(faults),
+    )
 
 
 def _outages(seed: int) -> list[Fault]:

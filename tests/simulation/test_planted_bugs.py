@@ -10,6 +10,7 @@ import pytest
 from holdfast.processors.testing.log import PartitionLog
 from tests.mechanics.tiers import named
 from tests.simulation.planted import (
+    ASKED_BUGS,
     BUGS,
     CALLED_BUGS,
     GROUPED_BUGS,
@@ -146,5 +147,5 @@ def check_caught(seeds: SeedRunner, bug: Planted, known: bool) -> None:
 
 def test_the_documentation_lists_every_planted_bug() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in DOCS)
-    bugs = (*BUGS, *TIMED_BUGS, *GROUPED_BUGS, *LIVE_BUGS, *JOINED_BUGS, *SOURCED_BUGS, *CALLED_BUGS)
+    bugs = (*BUGS, *TIMED_BUGS, *GROUPED_BUGS, *LIVE_BUGS, *JOINED_BUGS, *SOURCED_BUGS, *CALLED_BUGS, *ASKED_BUGS)
     assert [bug.name for bug in bugs if f"| {bug.name} |" not in text] == []

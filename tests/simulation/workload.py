@@ -186,6 +186,9 @@ class Workload:
         """The stream of an input, with the steps in front of the functions."""
         return app.dataframe(app.topic(name))
 
+    def ended(self, frame: Any) -> None:
+        """Add steps behind the functions."""
+
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
         """The processor; ``joined`` chooses the version with the additional store."""
         app = self.without_steps(_skip_spoilt, settings)
@@ -205,6 +208,7 @@ class Workload:
             for store in self.stores_of(name):
                 frame = frame.apply(Total(store), stateful=True, store=store)
                 frame = frame.to_topic(output, key=_ByStage(store))
+            self.ended(frame)
         return app
 
 
