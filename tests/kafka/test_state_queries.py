@@ -90,7 +90,14 @@ def test_a_standby_answers_while_the_owner_is_dead(stream: Any, worker: Any, wai
         return found["found"] and found["position"]["source"] == "standby" and found["state"] == {"n": 20} and found
 
     waiting(standby_says, "the standby to have all counts")
-    workers[int(owner)].kill()
+    with StateClient(stream.group, home=other.paths.home, timeout_s=60) as client:
+        assert client.get("counts", "k1", "n") == 20  # the client knows the owner, which dies now
+        workers[int(owner)].kill()
+        stale = client.key("counts", "k1", stale_ok=60)
+        assert (stale.state, stale.position and stale.position.source) == ({"n": 20}, "standby")
+        assert not client.key("counts", "nobody", stale_ok=60).found
+    with StateClient(stream.group, home=other.paths.home, timeout_s=1) as hasty, pytest.raises(StateAway):
+        hasty.get("counts", "k1", "n")
     refused = asked(other, "/stores/counts/keys/k1", wait=0)
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) >= 1

@@ -285,9 +285,10 @@ class AskedWorld(World):
         frozen = {each.alive.name for each in self.machines if each.alive is not None and each.alive.frozen}
         thawed, self._frozen = self._frozen - frozen, frozen
         for machine in self.machines if thawed else ():
-            if machine.alive is not None and machine.alive.name in thawed and machine.app is not None:
-                for _ in range(QUESTIONS if machine.app._worker is not None else 0):
-                    self.asker.ask(machine.slot, machine.app._worker, Demand())
+            worker = None if machine.app is None else machine.app._worker
+            if worker is not None and machine.alive is not None and machine.alive.name in thawed:
+                for _ in range(QUESTIONS):
+                    self.asker.ask(machine.slot, worker, Demand())
 
     def _run(self) -> None:
         super()._run()

@@ -112,12 +112,16 @@ class LifecycleWorld:
         """The processor as ``python -m holdfast.processors`` runs it."""
         made = self.workload.application(
             state_dir=self.state_dir,
-            commit_every=self.schedule.commit_every,
+            commit_every=self.commit_every(),
             commit_interval=self.schedule.commit_interval_s,
             standby_replicas=0,
         )
         made.with_run_overrides(slot=slot, auto_create_topics=False, start=start)
         return made
+
+    def commit_every(self) -> int:
+        """The number of messages after which the next worker commits."""
+        return self.schedule.commit_every
 
     def started(self, program: Program, slot: str, start: Start) -> Application:
         """Return the application for a new process of a supervised program.

@@ -26,6 +26,7 @@ from holdfast.processors.lifecycle.plans.requests import (
 )
 from tests.simulation.erased import KEYS
 from tests.simulation.lifecycle_model import OPERATORS_AIMS, WORKERS_AIMS
+from tests.simulation.operation_outside import parts_of
 from tests.simulation.operation_steps import (
     BROKEN,
     FOR_EVER_S,
@@ -89,6 +90,13 @@ ERASURES_AIMS = (
     "alter",
     "alter",
 )
+#: What a course has outside -> the points at which a worker is killed that calls it, or commits what it has answered.
+OUTSIDE_AIMS = {
+    "calls": ("commit:before", "commit:sent", "commit:after", "disk:write:before"),
+    "table": ("table:write:before", "table:commit:before", "table:write:after", "commit:before"),
+    "files": ("files:write:after", "files:move:before", "files:move:after", "files:remove", "commit:after"),
+    "server": ("request:before", "request:after", "commit:before"),
+}
 SIGNALS: tuple[Signal, ...] = ("SIGINT", "SIGHUP", "SIGKILL")
 #: Kind of tick (one run of a sensor) -> the points (places in a call) at which such a tick is killed or interrupted.
 #: `tick` is a tick of the recovery sensor; `hook` is a tick of the sensor that posts to the webhook.
@@ -134,6 +142,7 @@ def draw_course(seed: int) -> Course:
     steps = _draw_of_rare_verbs(Random(f"rare verbs of course {seed}"), steps)
     steps = _draw_of_offsets(Random(f"offsets of course {seed}"), steps)
     steps = _draw_of_erasures(Random(f"erasures of course {seed}"), steps)
+    steps = _draw_of_outside(Random(f"kills beside outside of course {seed}"), steps, parts_of(seed))
     return tuple(_draw_of_ticks(Random(f"ticks of course {seed}"), steps))
 
 
@@ -147,6 +156,19 @@ def _draw_of_ticks(random: Random, steps: list[Step]) -> list[Step]:
             who, signal = random.choice(["tick", "hook"]), random.choice(SIGNALS)
             aim = random.choice(TICKS_AIMS[who])
             steps.insert(random.randint(1, len(steps)), KillWorker(who, End(signal, aim, random.choice([1, 2, 5, 12]))))
+    return steps
+
+
+def _draw_of_outside(random: Random, steps: list[Step], parts: frozenset[str]) -> list[Step]:
+    """Inserts steps that kill workers at their accesses to the systems of calls and sinks, while input arrives.
+
+    ``random`` is used only for these steps, so that all other steps of the seed stay the same.
+    """
+    aims = [aim for part in sorted(parts) for aim in OUTSIDE_AIMS[part]]
+    for _ in range(random.randint(1, 3) if parts else 0):
+        killed = KillWorker("w", End("SIGKILL", random.choice(aims), random.choice([1, 1, 2, 5])))
+        at = random.randint(1, len(steps))
+        steps[at:at] = [killed, Feed(random.choice([0.2, 0.5])), Wait(random.choice([5.0, 20.0]))]
     return steps
 
 

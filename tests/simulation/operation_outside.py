@@ -183,7 +183,8 @@ class Table:
         with closing(connect(self._file)) as base:
             if not base.execute("SELECT 1 FROM sqlite_master WHERE name = 'totals'").fetchall():
                 return {}
-            return {row: rest for row, *rest in base.execute("SELECT id, n, total, _offset FROM totals")}  # type: ignore[misc]
+            found = base.execute("SELECT id, n, total, _offset FROM totals").fetchall()
+            return {row: (number, total, at) for row, number, total, at in found}
 
     def _look(self) -> None:
         offsets = {row: at for row, (_, _, at) in self.rows().items()}
@@ -332,7 +333,8 @@ class Outside:
         service, committed = self.service, self.service.committed()
         if service.repeats:
             raise InvariantBroken("calls", f"repeated although their answers were stored: {service.repeats[:5]}")
-        at_once = self._world.workload.at_once
+        workload: Any = self._world.workload
+        at_once = workload.at_once
         if service.most > at_once:
             raise InvariantBroken("calls", f"{service.most} calls had no committed answer, at most {at_once} may")
         for value in map(json.loads, results):

@@ -48,9 +48,16 @@ class WatchedWorld(OperationWorld):
     def workload_of(self, drawn: Workload, folder: Path) -> Workload:
         """The workload, with the systems outside of it."""
         if parts := parts_of(self.schedule.seed):
-            self.outside = Outside(self, folder, parts)
+            self.outside, self._batches = Outside(self, folder, parts), Random(f"batches of {self.schedule.seed}")
             return outside_workload(drawn, self.schedule.seed, self.outside)
         return drawn
+
+    def commit_every(self) -> int:
+        """The number of messages after which the next worker commits.
+
+        With systems outside, it is another one for each worker. So messages that are read again come in other batches.
+        """
+        return super().commit_every() if self.outside is None else self._batches.choice([1, 3, 7, 20])
 
     def _asked_workers(self) -> list[tuple[str, Worker]]:
         found = ((program.spec.command, program.worker) for program in self.programs.values())

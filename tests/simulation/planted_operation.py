@@ -31,7 +31,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import Dead
 from holdfast.processors.lifecycle.recovery.incidents import Observation
 from holdfast.processors.lifecycle.recovery.remedies import PerSlot
 from holdfast.processors.proof import refusal
-from tests.simulation import operation_sensor, planted_telling
+from tests.simulation import operation_sensor, planted_outside, planted_telling
 from tests.simulation.operation import operation_runner
 from tests.simulation.planted import Planted, print_table
 
@@ -290,6 +290,7 @@ BUGS: tuple[Planted, ...] = (
     Planted("an erasure does not wait for compaction", _compaction_believed),
     Planted("an abandoned erasure leaves its changelogs to be compacted at once", _compaction_left),
     *(Planted(name, plant) for name, plant in planted_telling.PLANTS.items()),
+    *(Planted(name, plant) for name, plant in planted_outside.PLANTS.items()),
 )
 
 
