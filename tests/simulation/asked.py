@@ -7,9 +7,11 @@ A query reads at one point (a place in a call of a process), also in the middle 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -132,6 +134,8 @@ class Asker:
         #: The group's offsets, each with the monotonic time and the time of day at which they were seen.
         self._seen: list[tuple[float, float, dict[Partition, int]]] = []
         self._busy = False
+        #: Draws the positions that queries demand.
+        self._positions = Random(0)
 
     def passed(self) -> None:
         """Called at each point (a place in a call of a process); may ask a random worker."""
@@ -160,13 +164,16 @@ class Asker:
             return
         _, sub = spec_of(worker.topology, store)
         number = self._random.randrange(len(self._cluster._broker.topics[sub.inputs[0]].logs))
+        place = Partition(INPUT, number)
+        if self._positions.random() < 0.2:  # as a client that reads its own write, and may be ahead of the worker
+            demand = replace(demand, after={place: self._seen[-1][2].get(place, 0) + self._positions.choice([0, 0, 1])})
         asked = worker.assignment.freshness.is_asked
         try:
             with self._whole_answers(slot), opened(WorkerTasks(worker, slot), store, number, demand) as read:
                 self._check(store, number, worker, read, demand)
                 self.answers[read.position.source] += 1
         except StateAway as refused:
-            self.answers[f"refused: {refused.message.split('.')[0][:40]}"] += 1
+            self.answers["refused: " + re.sub(r"\d+", "N", refused.message)[:40]] += 1
         except (Elsewhere, DatabaseCorrupt) as refused:
             self.answers[type(refused).__name__] += 1
         finally:
@@ -204,6 +211,9 @@ class Asker:
         # An owner may be silent for its longest gap, and lose its tasks after a session.
         bound_s = worker.assignment.freshness.gap_s + SESSION_TIMEOUT_S
         self._check_age(number, read, bound_s if demand.stale_ok_s is None else demand.stale_ok_s, told)
+        lacks = {each: at for each, at in demand.after.items() if position.inputs.get(each.topic, 0) < at}
+        if lacks:
+            raise InvariantBroken("queries", f"{told}, which is before the demanded {lacks}")
         for check in self.checks:
             check(store, number, read, content)
 

@@ -54,11 +54,15 @@ OPERATOR_S = 3_000.0
 class LifecycleWorld:
     """A simulated machine with a supervisor, a Kafka cluster, and operators that start and end.
 
+    ``standby_replicas`` is the number of standbys of each task.
+
     Args:
         schedule: The settings of the workers, drawn from a seed.
         folder: An empty folder for lock files, exports and Holdfast's registry.
         template: A new, empty database of Holdfast's registry, to copy.
     """
+
+    standby_replicas = 0
 
     def __init__(self, schedule: Schedule, folder: Path, template: Path) -> None:
         self.schedule = schedule
@@ -114,7 +118,7 @@ class LifecycleWorld:
             state_dir=self.state_dir,
             commit_every=self.commit_every(),
             commit_interval=self.schedule.commit_interval_s,
-            standby_replicas=0,
+            standby_replicas=self.standby_replicas,
         )
         made.with_run_overrides(slot=slot, auto_create_topics=False, start=start)
         return made

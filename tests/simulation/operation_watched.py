@@ -48,6 +48,7 @@ class WatchedWorld(OperationWorld):
     def workload_of(self, drawn: Workload, folder: Path) -> Workload:
         """The workload, with the systems outside of it."""
         if parts := parts_of(self.schedule.seed):
+            self.standby_replicas = Random(f"standbys of course {self.schedule.seed}").choice([0, 1])
             self.outside, self._batches = Outside(self, folder, parts), Random(f"batches of {self.schedule.seed}")
             return outside_workload(drawn, self.schedule.seed, self.outside)
         return drawn
