@@ -58,6 +58,6 @@ def compaction_checks(checks: Sequence[dg.AssetCheckKey]) -> Any:
     return _asset_job(
         COMPACTION_CHECKS,
         dg.AssetSelection.checks(*checks),
-        description="Check that every changelog is compacted with the configuration that state needs, that keys of "
-        "inputs that share state lie in the same partitions, and that no erased key has state again.",
+        description="Check that every changelog is compacted with the configuration that state needs, and that keys of "
+        "inputs that share state lie in the same partitions. Check that no erased key has state again.",
     )

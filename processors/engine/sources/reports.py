@@ -45,12 +45,12 @@ class SourceReports(ABC):
         self._reported = replace(known, failures=known.failures + 1, failure=text, failed_at=self._time())
 
 
-class ReportingSource(ABC):
+class ReportingSource:
     """The part of ``Source`` that reports to Dagster. ``run`` calls its methods."""
 
-    @abstractmethod
     def _reports(self, called: str) -> SourceReports:
         """The reports of this run. Raises SourceNotRunning, which names the method ``called``."""
+        raise NotImplementedError
 
     def report(
         self, position: str = "", remaining: Mapping[str, int] | None = None, within: float | None = None
