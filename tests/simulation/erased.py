@@ -61,7 +61,7 @@ def copies_on_disk(world: LifecycleWorld, stores: Sequence[str], entries: KeyEnt
         content = world.disk.content(path)
         raw = content.get(META_KEY)
         meta = None if raw is None else TaskMeta.decode(raw)
-        offsets = {} if meta is None or meta.restoring else {name: at.offset for name, at in meta.stores.items()}
+        offsets = {} if meta is None else {name: at.offset for name, at in meta.stores.items()}
         is_task = number.isdigit() and not path.parent.name.startswith(".")
         with_key = tuple(
             store

@@ -204,7 +204,7 @@ def row_of(item: SinkItem) -> Mapping[str, Any] | None:
     value = item.value
     if value["p"] == 0 and value["drop"]:
         return None
-    return {"id": row_id(value["p"], item.key.decode()), "n": value["n"], "total": value["first"]}
+    return {"id": row_id(value["p"], item.key.decode()), "n": value["n"], "total": text_of(value["first"])}
 
 
 class Server:
@@ -351,9 +351,9 @@ class Outside:
             row, gone = row_id(value["p"], key), value["p"] == 0 and value["drop"]
             number, totals = newest.get(row, (-1, []))
             if value["n"] > number:
-                newest[row] = value["n"], ["gone" if gone else value["first"]]
+                newest[row] = value["n"], ["gone" if gone else text_of(value["first"])]
             elif value["n"] == number:
-                totals.append("gone" if gone else value["first"])
+                totals.append("gone" if gone else text_of(value["first"]))
         rows = self.table.rows()
         for row, (number, totals) in newest.items():
             seen = rows.get(row)

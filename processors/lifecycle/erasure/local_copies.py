@@ -175,7 +175,8 @@ class StateFolders:
     def _read(path: Path, partition: int | None, stores: Sequence[str], entries: KeyEntries) -> Copy:
         try:
             meta = checkpoint_meta(path)
-            offsets = {} if meta is None or meta.restoring else {name: at.offset for name, at in meta.stores.items()}
+            # A standby is marked as restoring all the time. All records before its offsets are in its data, too.
+            offsets = {} if meta is None else {name: at.offset for name, at in meta.stores.items()}
             found = tuple(
                 store for store in stores if any(entries.has(key) for key, _ in iterate_checkpoint(path, store))
             )

@@ -254,12 +254,13 @@ class Folder:
         self.root, self.databases, self.rewritten = root, RocksDatabases(), 0
         self.local = StateFolders(root, "orders", {"placed-0": 0})
 
-    def has(self, slot: str, name: str, keys: Sequence[bytes], offset: int) -> Path:
+    def has(self, slot: str, name: str, keys: Sequence[bytes], offset: int, *, restoring: bool = False) -> Path:
         path = self.root / "orders" / slot / name
         database = self.databases.open(path)
         prefix = store_prefix("totals")
         database.write([(prefix + key_prefix(key) + b"n", encode_value(1, 0)) for key in keys])
-        meta = TaskMeta(stores={"totals": StoreOffset("log", "id", offset)}, inputs={"placed": 1})
+        stores = {"totals": StoreOffset("log", "id", offset)}
+        meta = TaskMeta(stores=stores, inputs={"placed": 1}, restoring=restoring)
         database.write([(META_KEY, meta.encode())])
         database.close()
         return path
@@ -305,6 +306,17 @@ def test_an_older_copy_that_a_worker_has_open_is_never_deleted(folder: Folder) -
         worker.communicate(b"\n")
     assert folder.rewritten == 0
     assert "1 older copies are deleted" in folder.read().how
+
+
+def test_a_standby_that_has_the_deletes_is_read_and_not_deleted(folder: Folder) -> None:
+    folder.has("0", "placed-0", [b"bob"], 10)
+    # The database of a standby is marked as restoring all the time, so that no task begins with it.
+    standby = folder.has("1", "placed-0", [b"bob"], 10, restoring=True)
+    assert "entries of 2 copies were read" in folder.read().how
+    assert standby.is_dir()
+    folder.has("1", "placed-0", [b"alice"], 10, restoring=True)
+    with pytest.raises(NotYetGone, match="has entries of the key"):
+        folder.read()
 
 
 def test_a_current_copy_with_the_key_is_a_copy_unless_it_has_later_commits(folder: Folder) -> None:
