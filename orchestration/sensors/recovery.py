@@ -1,7 +1,8 @@
 """The sensors that watch deployed processors: ``processor_recovery``, ``processor_telemetry`` and ``run_failures``.
 
 ``processor_recovery`` opens incidents, requests recovery runs and updates the asset checks ``working``.
-``processor_telemetry`` logs observations with lag and throughput, and updates the asset checks ``messages_arrive``.
+``processor_telemetry`` logs observations with lag and throughput, and updates the asset checks ``messages_arrive``,
+``source_alive`` and ``sink_writes``.
 ``run_failures`` logs failed runs.
 
 Invariants:
@@ -308,9 +309,8 @@ def _telemetry(
         events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
         after: dict[str, Any] = {}
         of_states: dict[str, dict[str, int | float]] = {}
-        deployments = [
-            each for each in lifecycle.registry.deployments() if each.processor in stores and each.desired != "stopped"
-        ]
+        recorded = lifecycle.registry.deployments()
+        deployments = [each for each in recorded if each.processor in stores and each.desired != "stopped"]
         world = look_at_all(lifecycle.world, deployments)
         for name in (each.processor for each in deployments):
             try:
@@ -335,6 +335,11 @@ def _telemetry(
             events.append(dg.AssetObservation(keys.processor_key(name), metadata={**facts, **details}))
             if "lag_records" in facts:
                 of_states[name] = {key: facts[key] for key in OF_STATES if key in facts}
+        for name in stopped_of(recorded, connectors):
+            kept = (before.get(_CONNECTORS) or {}).get(name)
+            unknown, said = connector_news(name, connectors[name], [], kept, now, every_s)
+            events += unknown
+            after.setdefault(_CONNECTORS, {})[name] = said
         all_states = [(name, store) for name in of_states for store in stores[name]]
         states, after[_NEXT_STATE] = turn(sorted(all_states), before.get(_NEXT_STATE))
         events += [dg.AssetObservation(keys.state_key(*one), metadata=of_states[one[0]]) for one in states]
@@ -343,6 +348,11 @@ def _telemetry(
         )
 
     return processor_telemetry
+
+
+def stopped_of(deployments: Sequence[Deployment], connectors: Mapping[str, Sequence[ConnectorSpec]]) -> list[str]:
+    """The stopped processors with sources or sinks, whose checks must not stay green: nobody runs these."""
+    return [each.processor for each in deployments if each.desired == "stopped" and connectors.get(each.processor)]
 
 
 def arrival_news(

@@ -9,6 +9,7 @@ import dagster as dg
 
 from holdfast.assets import keys
 from holdfast.orchestration.definitions import build_definitions
+from holdfast.processors.lifecycle.plans.requests import Stop
 from tests.parts.operated import Operated
 
 DEFINITION = """
@@ -104,3 +105,10 @@ def test_a_source_and_a_sink_are_assets_whose_checks_follow_their_systems(operat
             "source_alive": True,
             "sink_writes": True,
         }
+
+        operated.do(Stop(operated.group))
+        assert tick() == [], "a worker may be away for a moment"
+        stopped = tick()
+        assert verdicts(stopped) == {"source_alive": False, "sink_writes": False}
+        assert {each.severity for each in stopped} == {dg.AssetCheckSeverity.WARN}
+        assert tick() == [], "once is enough"

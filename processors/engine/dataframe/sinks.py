@@ -401,7 +401,11 @@ def publish(boxes: Iterable[Outbox], clock: Clock) -> None:
             except SinkBackpressureError as pressed:
                 step.failed(pressed, clock.time())
                 step.ready_at = clock.monotonic() + max(pressed.retry_after, 0.01)
-                _log.warning("a sink can't publish what is committed; it is tried again", sink=step.name)
+                _log.warning(
+                    "a sink can't publish what is committed; it is tried again",
+                    sink=step.name,
+                    error=step.figures.failure,
+                )
 
 
 def waiting_bytes(boxes: Iterable[Outbox]) -> int:
@@ -437,7 +441,7 @@ def _delivered(boxes: list[SinkBox], clock: Clock, wait: Callable[[float], None]
     while True:
         if step.ready_at > last:
             step.sink.on_paused()
-            _log.warning("a sink takes nothing now; its inputs are paused", sink=step.name)
+            _log.warning("a sink takes nothing now; its inputs are paused", sink=step.name, error=step.figures.failure)
             return False
         while (left_s := step.ready_at - clock.monotonic()) > 0:
             wait(min(left_s, PIECE_S))

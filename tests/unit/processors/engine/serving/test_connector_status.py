@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from holdfast import Application, InMemoryCluster
 from holdfast.processors.engine.connectors import SinkFigures, SourceFigures
@@ -23,15 +24,15 @@ from tests.unit.processors.engine.serving.test_metrics import status as worker_s
 class Rows(BatchingSink):
     """A system that is away for the first ``busy`` writes, and never takes the value ``refused``."""
 
-    def __init__(self, busy: int = 0, refused: int | None = None) -> None:
+    def __init__(self, busy: int = 0, refused: int | None = None, retry_after: float = 0.01) -> None:
         super().__init__()
         self.rows: list[Any] = []
-        self.busy, self.refused = busy, refused
+        self.busy, self.refused, self.retry_after = busy, refused, retry_after
 
     def write(self, batch: SinkBatch) -> None:
         if self.busy:
             self.busy -= 1
-            raise SinkBackpressureError(0.01) from ConnectionError("no route to password=hunter22")
+            raise SinkBackpressureError(self.retry_after) from ConnectionError("no route to password=hunter22")
         if bad := [item for item in batch if item.value["n"] == self.refused]:
             raise SinkRowsRefused(batch, [(item, "n is too large") for item in bad])
         self.rows += [item.value["n"] for item in batch]
@@ -134,11 +135,12 @@ def test_failures_and_refusals_of_a_sink_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_sink_that_is_away_fails_and_its_error_has_no_secret(tmp_path: Path) -> None:
-    away = seen_of(
-        InMemoryCluster(),
-        application(lines(tmp_path, 1), Rows(busy=10**6)),
-        lambda status: failures_of(status, "Rows") > 2,
-    ).sinks["Rows"]
+    away_app = application(lines(tmp_path, 1), Rows(busy=10**6, retry_after=6.0))
+    with capture_logs() as logged:
+        away = seen_of(InMemoryCluster(), away_app, lambda status: failures_of(status, "Rows") > 2).sinks["Rows"]
+    told = [each for each in logged if "its inputs are paused" in each["event"]]
+    assert told
+    assert {each["error"] for each in told} == {away.failure}, "the log says why, too"
     assert away.fails
     assert away.stored_at is None
     assert away.failure == "ConnectionError: no route to password=***"
