@@ -177,7 +177,7 @@ class TaskSources:
             told = SourceFigures(task) if each.handover is None else each.handover.figures
             kept = each.committed
             at = None if kept.last is None else kept.last / 1000
-            ended = kept.ended and not told.runs
+            ended = kept.ended and each.handover is not None and not told.runs
             found[each.name] = replace(told, task=task, produced=kept.sent, last_at=at, ended=ended)
         return found
 

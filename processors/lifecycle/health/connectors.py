@@ -64,7 +64,9 @@ def judge_source(processor: str, spec: ConnectorSpec, statuses: Sequence[Process
     if not seen.runs:
         why = f": {seen.failure}" if seen.failure else ""
         sentence = f"The source does not run on worker {owner.slot}, which owns its task{why}; {produced}."
-        return Judged(False, sentence, f"Read `holdfast logs {processor}`.", figures=figures, texts=texts)
+        # Without a failure, the source was not started yet, for example while a sink of its task takes nothing.
+        action = f"Read `holdfast logs {processor}`."
+        return Judged(False, sentence, action, not seen.failure, figures=figures, texts=texts)
     if seen.fails:
         sentence = f"The source can't reach its system: {seen.failure.rstrip('.')}. {_last_report(seen, now)}"
         action = f"Bring {_place_of(spec)} back; the source tries again by itself until its patience ends."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast import Application, InMemoryCluster
+from holdfast.infra.system.ports import free_port
 from holdfast.processors.engine.connectors import SinkFigures, SourceFigures
 from holdfast.processors.engine.runtime.idle import SourceFailed
 from holdfast.processors.engine.serving.metrics import WorkerMetrics
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.sinks import BatchingSink, JsonLinesSink, SinkBackpressureError, SinkBatch, SinkRowsRefused
-from holdfast.sources import FileSource, SqlSource, StatefulSource
+from holdfast.sources import FileSource, HttpSource, SqlSource, StatefulSource
 from tests.unit.processors.engine.serving.test_lag_of_inputs import seen_of
 from tests.unit.processors.engine.serving.test_metrics import read
 from tests.unit.processors.engine.serving.test_metrics import status as worker_status
@@ -107,6 +110,54 @@ def test_a_failing_source_has_its_last_error_until_it_reaches_its_system(tmp_pat
     assert seen.fails
     assert "does not answer" in seen.failure
     assert (seen.reported_at, seen.produced) == (None, 0)
+
+
+def test_a_table_that_is_read_to_its_end_has_no_row_left(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as database, database:
+        database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        database.executemany("INSERT INTO orders VALUES (?)", [(1,), (2,), (3,)])
+    source = SqlSource("orders", f"sqlite:///{tmp_path}/shop.db", table="orders", cursor="id", batch=2, poll=1.0)
+    told: list[SourceFigures] = []
+
+    def look(status: ProcessorStatus) -> bool:
+        told.extend(each for each in status.sources.values() if each.reported_at is not None)
+        return bool(told) and bool(told[-1].remaining)
+
+    seen = seen_of(InMemoryCluster(), application(source), look).sources["orders"]
+    assert (seen.position, dict(seen.remaining), seen.within_s) == ("id = 3", {"rows": 0}, 121.0)
+    assert all(not each.remaining for each in told if each.position == "id = 2"), "unknown before the last page"
+
+
+@pytest.mark.slow
+def test_a_parquet_file_is_left_until_it_is_read_to_its_end(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "rows.parquet")
+    source = FileSource("rows", f"{tmp_path}/*.parquet", batch=2, watch=1.0)
+    seen = seen_of(
+        InMemoryCluster(),
+        application(source),
+        lambda status: any(each.produced > 2 for each in status.sources.values()),
+    ).sources["rows"]
+    assert (seen.position, dict(seen.remaining)) == ("rows.parquet, row 3", {"files": 0, "bytes": 0})
+
+
+def test_an_endpoint_reports_that_it_listens() -> None:
+    source = HttpSource("events", free_port())
+    seen = seen_of(
+        InMemoryCluster(), application(source), lambda status: any(each.reported_at for each in status.sources.values())
+    ).sources["events"]
+    assert (seen.runs, seen.position) == (True, "0 idempotency keys are remembered")
+
+
+def test_a_source_that_has_ended_says_so(tmp_path: Path) -> None:
+    source = FileSource("rows", str(lines(tmp_path, 1)._files.shown))
+    seen = seen_of(
+        InMemoryCluster(), application(source), lambda status: any(each.ended for each in status.sources.values())
+    ).sources["rows"]
+    assert (seen.produced, seen.runs, seen.within_s) == (1, False, None)
 
 
 def test_a_source_that_raised_does_not_run_and_its_error_has_no_secret() -> None:

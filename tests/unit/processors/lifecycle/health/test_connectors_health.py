@@ -73,6 +73,7 @@ def test_a_source_that_reports_in_time_passes_with_its_figures(status: Callable[
         ({"reported_at": None, "failures": 1, "failure": "away", "failed_at": NOW - 9}, False, True, "since its start"),
         ({"runs": False, "ended": True}, True, False, "has read everything and has ended"),
         ({"runs": False, "failure": "KeyError: 'id'"}, False, False, "does not run on worker 0"),
+        ({"runs": False}, False, True, "does not run on worker 0"),
     ],
 )
 def test_the_verdict_about_a_source(
