@@ -125,6 +125,7 @@ class Sunk(Step):
                 f"The last row: {refusal.rows[0][1]}",
                 action=refusal.action,
                 sink=self.name,
+                name=_name_of(self.sink),
             ) from refusal
         for item, why in refusal.rows:
             place = MessageContext(refusal.batch.topic, refusal.batch.partition, item.offset)
@@ -261,6 +262,7 @@ def _reported(sink: BaseSink, what: str) -> Iterator[None]:
             f"`{what}` of sink {name} raised {type(error).__name__}: {said.rstrip('.')}. {left}",
             action=action,
             sink=name,
+            name=_name_of(sink),
         ) from error
 
 

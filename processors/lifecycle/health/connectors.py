@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.processors.engine.connectors import ConnectorSpec, SinkFigures, SourceFigures
 from holdfast.processors.engine.serving.status import ProcessorStatus
@@ -122,12 +123,21 @@ def _silent(processor: str, spec: ConnectorSpec, seen: SourceFigures, silent: fl
 def _stopped_by(statuses: Sequence[ProcessorStatus], spec: ConnectorSpec) -> Judged | None:
     """The verdict if this source or sink has stopped a worker with an error; otherwise None."""
     for each in statuses:
-        named = "" if each.error is None else (each.error.get("fields") or {}).get(spec.role)
-        # The error of a sink names its class, with the classes and functions around it.
-        if each.error is not None and (named == spec.name or str(named).rpartition(".")[2] == spec.kind):
+        if each.error is not None and _is_of(each.error.get("fields") or {}, spec):
             said = f"The {spec.role} has stopped worker {each.slot}: {each.error.get('message', '')}"
             return Judged(False, said, str(each.error.get("action", "")))
     return None
+
+
+def _is_of(fields: Mapping[str, Any], spec: ConnectorSpec) -> bool:
+    """Whether an error with these fields is of this source or sink.
+
+    The error of a sink has no number, which tells apart sinks of one name. So it is of all of them.
+    """
+    if spec.role == "source":
+        return fields.get("source") == spec.name
+    base, _, number = spec.name.rpartition("-")
+    return "sink" in fields and fields.get("name") in (spec.name, base if number.isdigit() else spec.name)
 
 
 def _unknown(processor: str, statuses: Sequence[ProcessorStatus], what: str) -> Judged:

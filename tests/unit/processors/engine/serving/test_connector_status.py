@@ -17,11 +17,19 @@ from holdfast.processors.engine.connectors import SinkFigures, SourceFigures
 from holdfast.processors.engine.runtime.idle import SourceFailed
 from holdfast.processors.engine.serving.metrics import WorkerMetrics
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.engine.sinks.errors import SinkFailed
+from holdfast.processors.lifecycle.health.connectors import judge_sink
 from holdfast.sinks import BatchingSink, JsonLinesSink, SinkBackpressureError, SinkBatch, SinkRowsRefused
 from holdfast.sources import FileSource, HttpSource, SqlSource, StatefulSource
 from tests.unit.processors.engine.serving.test_lag_of_inputs import seen_of
 from tests.unit.processors.engine.serving.test_metrics import read
 from tests.unit.processors.engine.serving.test_metrics import status as worker_status
+
+#: The status of a worker that knows neither sources nor sinks.
+DOCUMENT = {
+    **{"processor": "g", "slot": "0", "pid": 1, "phase": "running", "guarantee": "", "code_version": ""},
+    **{"started_at": 0.0, "heartbeat_at": 0.0, "error": None, "records": {}, "commits": {}, "tasks": []},
+}
 
 
 class Rows(BatchingSink):
@@ -214,6 +222,22 @@ def test_parts_that_wait_for_their_publication_are_counted(tmp_path: Path, monke
     assert status.sinks["out"].failures >= 0
 
 
+def test_the_error_that_stops_a_worker_names_the_sink(tmp_path: Path) -> None:
+    def broken(*_: Any) -> None:
+        raise OSError("no route")
+
+    sink = JsonLinesSink(f"{tmp_path}/out", name="out")
+    app = application(lines(tmp_path, 1), sink, JsonLinesSink(f"{tmp_path}/other", name="other"))
+    sink.setup = broken  # type: ignore[method-assign]
+    with pytest.raises(SinkFailed) as failed:
+        InMemoryCluster().run(app)
+    specs = {each.name: each for each in app.topology().connectors if each.role == "sink"}
+    document = {**DOCUMENT, "phase": "failed", "error": failed.value.as_dict()}
+    said = {name: judge_sink("g", spec, [ProcessorStatus.decode(document)], 0.0) for name, spec in specs.items()}
+    assert "has stopped worker 0: `start` of sink JsonLinesSink raised OSError" in said["out"].sentence
+    assert not said["other"].known
+
+
 def test_two_sinks_of_one_name_are_told_apart(tmp_path: Path) -> None:
     status = seen_of(InMemoryCluster(), application(lines(tmp_path, 1), Rows(), Rows()), stored(1))
     assert status.sinks.keys() == {"Rows", "Rows-2"}
@@ -233,8 +257,6 @@ def test_the_metrics_have_the_figures() -> None:
 
 
 def test_a_status_of_an_older_worker_has_neither() -> None:
-    document = {"processor": "g", "slot": "0", "pid": 1, "phase": "running", "guarantee": "", "code_version": ""}
-    document |= {"started_at": 0.0, "heartbeat_at": 0.0, "error": None, "records": {}, "commits": {}, "tasks": []}
-    status = ProcessorStatus.decode(document)
+    status = ProcessorStatus.decode(DOCUMENT)
     assert (status.sources, status.sinks) == ({}, {})
     assert SinkFigures().unpublished is None

@@ -102,17 +102,21 @@ def test_a_source_whose_task_nobody_has_is_unknown(status: Callable[..., Process
 
 @pytest.mark.parametrize(
     ("spec", "fields"),
-    [(SOURCE, {"source": "clicks"}), (SINK, {"sink": "SqlSink"}), (SINK, {"sink": "shop.made.<locals>.SqlSink"})],
+    [
+        (SOURCE, {"source": "clicks"}),
+        (SINK, {"sink": "SqlSink", "name": "rows"}),
+        (replace(SINK, name="rows-2"), {"sink": "SqlSink", "name": "rows"}),
+    ],
 )
 def test_an_error_that_stopped_the_worker_is_told(
     status: Callable[..., ProcessorStatus], spec: ConnectorSpec, fields: dict[str, str]
 ) -> None:
     error = {"message": "It is broken.", "action": "Correct it.", "fields": fields}
-    judge = judge_source if spec is SOURCE else judge_sink
+    judge = judge_source if spec.role == "source" else judge_sink
     found = judge("shop", spec, [status(phase="failed", error=error)], NOW)
     assert (found.passed, found.warns, found.action) == (False, False, "Correct it.")
     assert found.sentence.endswith("has stopped worker 0: It is broken.")
-    of_another = {**error, "fields": {spec.role: "another"}}
+    of_another = {**error, "fields": {spec.role: "another", "name": "another"}}
     assert not judge("shop", spec, [status(error=of_another)], NOW).sentence.endswith("broken.")
 
 
