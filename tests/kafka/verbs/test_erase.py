@@ -17,10 +17,16 @@ from holdfast.processors.engine.checkpoints.manifest import folder_of
 from holdfast.processors.lifecycle.plans.certificates import Certificate, decode
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
-from holdfast.processors.lifecycle.plans.requests import Clear, Erase, Keys, Stop
+from holdfast.processors.lifecycle.plans.requests import Clear, Erase, Keys, Scale, Stop
 from tests.parts.operated import Killed, Operated, killing_at_stages
 
 KEY = "key-3"
+
+
+@pytest.fixture
+def standbys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task has a standby. A test requests it before ``operated``, whose settings are read once."""
+    monkeypatch.setenv("HOLDFAST_STANDBY_REPLICAS", "1")
 
 
 def values_in_changelog(operated: Operated, key: str) -> int:
@@ -122,9 +128,10 @@ def test_an_unknown_key_is_erased_with_the_proof_that_no_place_had_it(operated: 
 
 @pytest.mark.thorough
 def test_a_key_that_is_being_written_is_erased_up_to_one_offset_and_later_messages_stay(
-    operated: Operated, capfd: pytest.CaptureFixture[str]
+    standbys: None, operated: Operated, capfd: pytest.CaptureFixture[str]
 ) -> None:
     operated.bring_up()
+    operated.do(Scale(operated.group, 2, warm_s=0.0))
     operated.feed(keys=4, each=50)
     operated.processed(200)
     ended = threading.Event()
@@ -142,6 +149,8 @@ def test_a_key_that_is_being_written_is_erased_up_to_one_offset_and_later_messag
         writer.join()
     certificate = certificate_of(operated)
     assert certificate.proven, certificate
+    (files,) = (each.how for each in certificate.proofs if each.kind == "files")
+    assert "all entries of 4 copies were read" in files, "two tasks, and a standby of each"
     topics, head = operated.topics, key_prefix(KEY.encode())
     for number, end in certificate.ends[operated.changelog].items():
         start = topics.start_offsets(operated.changelog)[number]
