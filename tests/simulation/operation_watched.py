@@ -11,10 +11,10 @@ from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.lifecycle.erasure.entries import KeyEntries
 from holdfast.processors.lifecycle.plans.certificates import decode
 from holdfast.processors.lifecycle.plans.erased_keys import ErasedKeys
-from tests.simulation.asked import Asker, Content
 from tests.simulation.erased import KEYS
 from tests.simulation.operation_outside import Outside, outside_workload, parts_of
 from tests.simulation.operation_world import OperationWorld
+from tests.simulation.questions import Asker, Content
 from tests.simulation.scheduler import SimulatedProcess, Step
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, Workload

@@ -31,8 +31,8 @@ from pathlib import Path
 import structlog
 
 from holdfast.infra.settings import Settings
-from tests.simulation.asked import AskedWorld
 from tests.simulation.faults import Faults
+from tests.simulation.questions import AskedWorld
 from tests.simulation.schedule import (
     asked_schedule,
     called_schedule,

@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.infra.settings import Settings
 from tests.mechanics.tiers import named, variants
-from tests.simulation.asked import AskedWorld
 from tests.simulation.faults import Faults
 from tests.simulation.planted import ASKED_BUGS, Planted, not_caught, seeds_until_caught
+from tests.simulation.questions import AskedWorld
 from tests.simulation.run import SeedRunner, runner
 from tests.simulation.schedule import asked_schedule
 
