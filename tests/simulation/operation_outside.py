@@ -181,7 +181,8 @@ class Table:
     def rows(self) -> dict[str, tuple[int, Any, int]]:
         """The number of the message, the total and the offset of each row."""
         with closing(connect(self._file)) as base:
-            if not base.execute("SELECT 1 FROM sqlite_master WHERE name = 'totals'").fetchall():
+            # A table that was created for deleted rows has only their keys.
+            if "n" not in {name for _, name, *_ in base.execute("PRAGMA table_info(totals)")}:
                 return {}
             found = base.execute("SELECT id, n, total, _offset FROM totals").fetchall()
             return {row: (number, total, at) for row, number, total, at in found}
