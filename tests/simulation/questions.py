@@ -167,7 +167,7 @@ class Asker:
         place = Partition(INPUT, number)
         if self._positions.random() < 0.2:  # as a client that reads its own write, and may be ahead of the worker
             demand = replace(demand, after={place: self._seen[-1][2].get(place, 0) + self._positions.choice([0, 0, 1])})
-        asked = worker.assignment.freshness.is_asked
+        asked = worker.assignment.freshness._is_asked
         try:
             with self._whole_answers(slot), opened(WorkerTasks(worker, slot), store, number, demand) as read:
                 self._check(store, number, worker, read, demand)
@@ -178,7 +178,7 @@ class Asker:
             self.answers[type(refused).__name__] += 1
         finally:
             if self._passive:
-                worker.assignment.freshness.is_asked = asked
+                worker.assignment.freshness._is_asked = asked
 
     @contextmanager
     def _whole_answers(self, slot: str) -> Iterator[None]:
