@@ -30,6 +30,7 @@ from holdfast.assets.checks.growth import home_asset, room_check
 from holdfast.assets.checks.key_places import key_places_check
 from holdfast.assets.checks.orphans import orphans_asset, orphans_check
 from holdfast.assets.checks.proven import proven_check
+from holdfast.assets.checks.queries import query_checks
 from holdfast.assets.checks.recovery import working_check
 from holdfast.assets.checks.rehearsals import rehearsal_check
 from holdfast.assets.checks.result import CheckResult
@@ -71,6 +72,7 @@ def build_processor(
         asset_checks=[
             *(check(definition) for check in (working_check, proven_check, arrivals_check, *checks)),
             *connector_checks(definition),
+            *query_checks(definition),
         ],
     )
 

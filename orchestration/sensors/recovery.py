@@ -2,7 +2,7 @@
 
 ``processor_recovery`` opens incidents, requests recovery runs and updates the asset checks ``working``.
 ``processor_telemetry`` logs observations with lag and throughput, and updates the asset checks ``messages_arrive``,
-``source_alive`` and ``sink_writes``.
+``source_alive``, ``sink_writes`` and ``queries_answered``.
 ``run_failures`` logs failed runs.
 
 Invariants:
@@ -40,6 +40,7 @@ from holdfast.orchestration.jobs.recover_processor import (
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.sensors.apart import SKIPPED, must_skip
 from holdfast.orchestration.sensors.connectors import connector_news, observe_every_s
+from holdfast.orchestration.sensors.queries import query_news
 from holdfast.processors.engine.connectors import ConnectorSpec
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
@@ -81,6 +82,8 @@ RUN_KEY_TAG = "dagster/run_key"
 _NEXT_STATE = "/next state"
 #: Key in the cursor for what was reported of the sources and sinks of each processor.
 _CONNECTORS = "/connectors"
+#: Key in the cursor for what was reported of the queries about the stores of each processor.
+_QUERIES = "/queries"
 #: Key in the cursor for the last reported result of the check ``messages_arrive`` of each processor.
 _ARRIVALS = "/arrivals"
 
@@ -300,7 +303,8 @@ def _telemetry(
         minimum_interval_seconds=TELEMETRY_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Logs lag, throughput and tasks of every deployed processor as observations of its assets: at each "
-        "change, and every five minutes. Updates their checks `messages_arrive`, `source_alive` and `sink_writes`.",
+        "change, and every five minutes. Updates their checks `messages_arrive`, `source_alive`, `sink_writes` and "
+        "`queries_answered`.",
     )
     def processor_telemetry(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult:
         limits = Limits(stuck_after_s=load_settings().stuck_after_s)
@@ -326,6 +330,10 @@ def _telemetry(
             of_connectors, said = connector_news(name, connectors.get(name, ()), statuses, kept, now, every_s)
             events += of_connectors
             after.setdefault(_CONNECTORS, {})[name] = said
+            kept = (before.get(_QUERIES) or {}).get(name)
+            of_queries, asked = query_news(name, stores[name], statuses, kept, now)
+            events += of_queries
+            after.setdefault(_QUERIES, {})[name] = asked
             facts, figures = facts_of(statuses, before.get(name))
             if not is_news(facts, before.get(name), now):
                 after[name] = before[name]
@@ -340,6 +348,10 @@ def _telemetry(
             unknown, said = connector_news(name, connectors[name], [], kept, now, every_s)
             events += unknown
             after.setdefault(_CONNECTORS, {})[name] = said
+        for name in (each.processor for each in recorded if each.desired == "stopped" and each.processor in stores):
+            unknown_queries, asked = query_news(name, stores[name], [], (before.get(_QUERIES) or {}).get(name), now)
+            events += unknown_queries
+            after.setdefault(_QUERIES, {})[name] = asked
         all_states = [(name, store) for name in of_states for store in stores[name]]
         states, after[_NEXT_STATE] = turn(sorted(all_states), before.get(_NEXT_STATE))
         events += [dg.AssetObservation(keys.state_key(*one), metadata=of_states[one[0]]) for one in states]

@@ -70,6 +70,15 @@ def test_any_worker_answers_for_any_key(stream: Any, worker: Any, waiting: Any) 
     assert (raw.content, raw.headers["content-type"]) == (b"20", "application/json")
     assert json.loads(raw.headers["holdfast-position"])["worker"] == owner
 
+    def answered() -> tuple[int, int]:
+        counts = [each.client.status().queries["counts"].answered for each in (workers[int(owner)], other)]
+        return counts[0], counts[1]
+
+    by_owner, by_other = answered()
+    for _ in range(5):
+        assert asked(other, "/stores/counts/keys/k1").status_code == 200
+    assert answered() == (by_owner, by_other + 5), "a forwarded query counts where its client has sent it"
+
 
 def test_a_standby_answers_while_the_owner_is_dead(stream: Any, worker: Any, waiting: Any) -> None:
     workers = [worker(slot=slot) for slot in ("0", "1")]

@@ -118,6 +118,12 @@ class StateService:
         """Whether a query can be answered without a request to Kafka."""
         return self._counts.is_fresh
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the processor's stores, tables and global tables."""
+        topology = self._held.topology
+        return frozenset((*(spec.name for spec in topology.stores), *(spec.name for spec in topology.global_tables)))
+
     def stores(self) -> list[dict[str, Any]]:
         """Returns the processor's stores, with the partitions that this worker has now."""
         topology, owned = self._held.topology, self._held.owned()

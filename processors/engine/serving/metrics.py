@@ -65,6 +65,7 @@ class _Snapshot(Collector):
         yield from self._checkpoints()
         yield from self._standbys()
         yield from self._connectors()
+        yield from self._queries()
 
     def _worker(self) -> Iterator[Metric]:
         status = self._status
@@ -222,6 +223,11 @@ class _Snapshot(Collector):
         yield self._gauge("holdfast_sink_success_time_seconds", "When a sink last stored results.", stored, "sink")
         parts = {(of,): each["unpublished"] for of, each in sinks.items()}
         yield self._gauge("holdfast_sink_unpublished_parts", "Committed parts that wait.", parts, "sink")
+
+    def _queries(self) -> Iterator[Metric]:
+        stores = self._status.get("queries", {})
+        counts = {(store, what): each[what] for store, each in stores.items() for what in ("answered", "refused")}
+        yield self._counter("holdfast_queries", "Queries about a store's state.", counts, "store", "outcome")
 
     def _gauge(self, name: str, said: str, value: _Value, *labels: str) -> Metric:
         return self._filled(GaugeMetricFamily(name, said, labels=[*_IDENTITY, *labels]), value)

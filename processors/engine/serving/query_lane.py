@@ -47,6 +47,9 @@ class Queries(Protocol):
     def on_thread(self, head: Head) -> Answer | Later:
         """Answers a request. The call may block, for example while another worker answers."""
 
+    def counted(self, head: Head, answer: Answer) -> None:
+        """Counts an answer that is being sent. Always called on the same thread."""
+
     def close(self) -> None:
         """Closes the connections to other workers."""
 
@@ -137,6 +140,7 @@ class QueryLane:
             if not connection.is_closed:
                 self._loop.call_later(LOOK_AGAIN_S, self._look_again, connection, head, answer)
             return
+        self._queries.counted(head, answer)
         keeps = head.keeps and not self._ended
         connection.answer(written(answer, with_body=head.method != "HEAD", keeps=keeps), keeps=keeps)
 

@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from holdfast.infra.errors import HoldfastError
@@ -193,8 +194,8 @@ class ControlServer:
         }
         bodies = dict.fromkeys((*COMMANDS, READ_PAGE), COMMAND_BYTES_MAX)
         pages = [*self._pages, *self._verbs, *bodies]
-        made = None if queries is None else queries(self._guard)
-        self._server = RequestServer(serving, self._guard, self._serve, pages, bodies, made)
+        self._queries = None if queries is None else queries(self._guard)
+        self._server = RequestServer(serving, self._guard, self._serve, pages, bodies, self._queries)
 
     @property
     def port(self) -> int:
@@ -248,6 +249,7 @@ class ControlServer:
             "heartbeat_at": self._worker.heartbeat_at,
             "silent_s": silent_s,
             "start_mark": self._mark,
+            "queries": {} if self._queries is None else msgspec.to_builtins(self._queries.figures),
         }
 
     def _ask(self, work: Callable[[], dict[str, Any]], *, only_reads: bool) -> Future[dict[str, Any]]:

@@ -13,6 +13,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.system.memory import used_mib
 from holdfast.processors.engine.connectors import SinkFigures, SourceFigures
+from holdfast.processors.engine.queries.figures import QueryFigures
 from holdfast.processors.engine.runtime.latency import COMMIT_BOUNDS_S
 from holdfast.processors.engine.runtime.task.arrivals import Counts
 from holdfast.processors.engine.state.time.stream_time import NO_TIME
@@ -147,10 +148,11 @@ class StandbyStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorsStatus:
-    """The figures of the sources of a worker's tasks, and of the worker's sinks, by name."""
+    """The figures of the sources of a worker's tasks, of the worker's sinks, and of queries about stores, by name."""
 
     sources: Mapping[str, SourceFigures] = field(default_factory=dict)
     sinks: Mapping[str, SinkFigures] = field(default_factory=dict)
+    queries: Mapping[str, QueryFigures] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ from holdfast.processors.engine.queries.demand import (
 )
 from holdfast.processors.engine.queries.entries import MessageKeys, StateKeys
 from holdfast.processors.engine.queries.errors import QueryWrong, StateAway, StoreUnknown
+from holdfast.processors.engine.queries.figures import QueryCounts, QueryFigures
 from holdfast.processors.engine.queries.service import (
     ALL_STATE_KEYS,
     KEYS_MAX,
@@ -99,6 +100,23 @@ class StateRoutes:
     ) -> None:
         self._service, self._peers, self._guard, self._clock = service, peers, guard, clock
         self._global_row = global_row
+        self._names, self._counts = service.names, QueryCounts(clock)
+
+    @property
+    def figures(self) -> Mapping[str, QueryFigures]:
+        """The queries that clients have sent to this worker, by store."""
+        return self._counts.figures
+
+    def counted(self, head: Head, answer: Answer) -> None:
+        """Counts an answer to a client that is being sent. Always called on the same thread."""
+        store = _store_in(head.page)
+        if head.is_forwarded or store not in self._names:
+            return
+        if answer.code in (200, 307, 404):
+            self._counts.answered(store)
+        elif answer.code in (429, 503):
+            reason = answer.body.get("error", "") if isinstance(answer.body, Mapping) else _error_in(answer.body)
+            self._counts.refused(store, str(reason))
 
     def serves(self, page: str) -> bool:
         """Whether a path belongs to these routes."""
@@ -448,3 +466,17 @@ def _seconds(params: Params, name: str, default: float | None, *, most: float = 
 def _milliseconds(params: Params, name: str, default: int = EVENT_TIME_END_MS) -> int:
     made: int = _whole(params, name, default, least=0, most=EVENT_TIME_END_MS)
     return made
+
+
+def _store_in(page: str) -> str:
+    """The store, table or global table in the path of a query; empty without one."""
+    _, _, rest = page[1:].partition("/")
+    return unquote(rest.partition("/")[0])
+
+
+def _error_in(body: bytes) -> str:
+    """The error in the answer of another worker, which is passed on unchanged."""
+    try:
+        return str(msgspec.json.decode(body, type=dict[str, Any]).get("error", ""))
+    except msgspec.DecodeError:
+        return ""

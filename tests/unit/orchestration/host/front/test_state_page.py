@@ -45,6 +45,9 @@ class Stated:
     def on_thread(self, head: Head) -> Answer | Later:
         raise AssertionError(head)
 
+    def counted(self, head: Head, answer: Answer) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

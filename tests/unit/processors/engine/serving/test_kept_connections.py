@@ -39,6 +39,9 @@ class Routes:
         self.threads.add(get_ident())
         return Answer(200, {"page": "thread"})
 
+    def counted(self, head: Head, answer: Answer) -> None:
+        pass
+
     def close(self) -> None:
         self.closed += 1
 

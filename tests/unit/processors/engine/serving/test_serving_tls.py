@@ -41,6 +41,9 @@ class Routes:
     def on_thread(self, head: Head) -> Answer | Later:
         raise AssertionError(head)
 
+    def counted(self, head: Head, answer: Answer) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
