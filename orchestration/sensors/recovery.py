@@ -39,8 +39,7 @@ from holdfast.orchestration.jobs.recover_processor import (
 )
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.sensors.apart import SKIPPED, must_skip
-from holdfast.orchestration.sensors.connectors import connector_news, observe_every_s
-from holdfast.orchestration.sensors.queries import query_news
+from holdfast.orchestration.sensors.connectors import connector_news, observe_every_s, query_news
 from holdfast.processors.engine.connectors import ConnectorSpec
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all

@@ -9,8 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from holdfast.orchestration.sensors.connectors import OBSERVE_EVERY_S
-from holdfast.orchestration.sensors.queries import query_news
+from holdfast.orchestration.sensors.connectors import OBSERVE_EVERY_S, query_news
 from holdfast.processors.engine.queries.figures import LATELY_MINUTES, QueryCounts, QueryFigures
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.health.queries import REFUSED_MIN, judge_queries
