@@ -21,6 +21,7 @@ def test_a_source_beside_a_topology_loses_and_doubles_nothing(seed: int) -> None
     assert not outcome.kind, outcome.text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", variants(range(60, 70), tested=1))
 @pytest.mark.parametrize("source", variants(["http_source", "file_source", "table_source"], tested=2))
 def test_a_source_that_ships_loses_and_doubles_nothing(source: str, seed: int) -> None:
@@ -29,6 +30,7 @@ def test_a_source_that_ships_loses_and_doubles_nothing(source: str, seed: int) -
     assert not outcome.kind, outcome.text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", variants(range(60, 90), tested=2))
 def test_durable_calls_beside_a_staging_sink_lose_and_double_nothing(seed: int) -> None:
     with quiet() as folder:
@@ -36,6 +38,7 @@ def test_durable_calls_beside_a_staging_sink_lose_and_double_nothing(seed: int) 
     assert not outcome.kind, outcome.text()
 
 
+@pytest.mark.slow
 def test_an_http_source_that_forgets_its_keys_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     listens = Posted._listens
 

@@ -88,6 +88,7 @@ THOROUGH = frozenset(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", named(BUGS, thorough=THOROUGH))
 def test_the_bug_is_caught(runner: OperationRunner, bug: Planted, known: bool) -> None:
     caught = seeds_until_caught(runner, bug, SEEDS_MAX, known=known)

@@ -251,6 +251,7 @@ def test_the_files_of_other_stores_are_moved_by_copies() -> None:
     assert (files.read("a"), files.read("_staged/a"), files.names("_staged")) == (b"1", None, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["cleared", "clock"])
 def test_results_after_a_clear_are_published_although_the_clock_was_ahead_before(tmp_path: Path, what: str) -> None:
     cluster = run(JsonLinesSink(str(tmp_path)), {"n": 1})
