@@ -131,8 +131,11 @@ class Asker:
         self._passive, self._share, self._stores = passive, share, tuple(stores)
         #: Answers whose commits are not visible yet: topic id, partition, offset, content, and words about the answer.
         self._waiting: list[tuple[str, int, int, Content, str]] = []
-        #: The group's offsets, each with the monotonic time and the time of day at which they were seen.
-        self._seen: list[tuple[float, float, dict[Partition, int]]] = []
+        #: The group's offsets, each with the monotonic time at which they were seen.
+        self._seen: list[tuple[float, dict[Partition, int]]] = []
+        #: The time of day at which the monotonic clock began, and whether it has changed.
+        self._began_at: float | None = None
+        self._clock_was_set = False
         self._busy = False
         #: Draws the positions that queries demand.
         self._positions = Random(0)
@@ -157,8 +160,10 @@ class Asker:
             self._busy = False
 
     def _ask(self, slot: str, worker: Worker, demand: Demand) -> None:
-        moment = worker.clock.monotonic(), worker.clock.time()
-        self._seen = [*self._seen[-2_000:], (*moment, self._cluster.committed_offsets(GROUP))]
+        now, time_s = worker.clock.monotonic(), worker.clock.time()
+        self._clock_was_set |= self._began_at is not None and abs(time_s - now - self._began_at) > 1e-3
+        self._began_at = time_s - now
+        self._seen = [*self._seen[-2_000:], (now, self._cluster.committed_offsets(GROUP))]
         store = self._random.choice(self._stores)
         if all(spec.name != store for spec in worker.topology.stores) or self._is_locked(worker):
             return
@@ -166,7 +171,7 @@ class Asker:
         number = self._random.randrange(len(self._cluster._broker.topics[sub.inputs[0]].logs))
         place = Partition(INPUT, number)
         if self._positions.random() < 0.2:  # as a client that reads its own write, and may be ahead of the worker
-            demand = replace(demand, after={place: self._seen[-1][2].get(place, 0) + self._positions.choice([0, 0, 1])})
+            demand = replace(demand, after={place: self._seen[-1][1].get(place, 0) + self._positions.choice([0, 0, 1])})
         asked = worker.assignment.freshness._is_asked
         try:
             with self._whole_answers(slot), opened(WorkerTasks(worker, slot), store, number, demand) as read:
@@ -241,10 +246,10 @@ class Asker:
     def _check_age(self, number: int, read: Read, bound_s: float, told: str) -> None:
         """Check that the answer has everything that was committed before the longest time that it may be behind."""
         place, has = Partition(INPUT, number), read.position.inputs.get(INPUT, 0)
-        now, time_s, committed = self._seen[-1]
-        if any(abs((time - at) - (time_s - now)) > 1e-6 for at, time, _ in self._seen[:1]):
-            return  # the machine's clock was set; standbys go by it
-        former = next((offsets for at, _, offsets in reversed(self._seen) if at <= now - bound_s), {})
+        if self._clock_was_set:
+            return  # standbys go by the machine's clock
+        now, committed = self._seen[-1]
+        former = next((offsets for at, offsets in reversed(self._seen) if at <= now - bound_s), {})
         known = former.get(place, 0)
         # An operator may set the input back; then the former offset says nothing.
         if has < known <= committed.get(place, 0):
