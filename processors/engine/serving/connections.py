@@ -36,6 +36,7 @@ import structlog
 from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.settings import ServingSettings
 from holdfast.infra.system.server_tls import ServerCertificate, TlsSocket
+from holdfast.processors.engine.queries.figures import QueryFigures
 from holdfast.processors.engine.serving.connection import Connection
 from holdfast.processors.engine.serving.guard import OPEN_PAGES, Guard
 from holdfast.processors.engine.serving.limits import Allowance, WorkThreads
@@ -131,6 +132,11 @@ class RequestServer:
     def open_connections(self) -> int:
         """The number of open connections, at most ``AT_ONCE_MAX``."""
         return len(self._open)
+
+    @property
+    def query_figures(self) -> Mapping[str, QueryFigures]:
+        """The queries that clients have sent to this worker, by store; empty for a server without queries."""
+        return {} if self._lane is None else self._lane.figures
 
     def start(self) -> None:
         """Starts serving on a separate thread."""

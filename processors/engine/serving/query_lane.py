@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 import structlog
 
+from holdfast.processors.engine.queries.figures import QueryFigures
 from holdfast.processors.engine.serving.connection import Connection
 from holdfast.processors.engine.serving.limits import Allowance, WorkThreads
 from holdfast.processors.engine.serving.requests import Answer, Head, Later, written
@@ -46,6 +47,10 @@ class Queries(Protocol):
 
     def on_thread(self, head: Head) -> Answer | Later:
         """Answers a request. The call may block, for example while another worker answers."""
+
+    @property
+    def figures(self) -> Mapping[str, QueryFigures]:
+        """The queries that clients have sent, by store."""
 
     def counted(self, head: Head, answer: Answer) -> None:
         """Counts an answer that is being sent. Always called on the same thread."""
@@ -85,6 +90,11 @@ class QueryLane:
         self._former_interval_s: float | None = None
         self._ended = False
         self._loop: asyncio.AbstractEventLoop
+
+    @property
+    def figures(self) -> Mapping[str, QueryFigures]:
+        """The queries that clients have sent, by store. Any thread may read them."""
+        return self._queries.figures
 
     def serves(self, page: str) -> bool:
         """Whether a path belongs to the routes of queries."""

@@ -194,8 +194,8 @@ class ControlServer:
         }
         bodies = dict.fromkeys((*COMMANDS, READ_PAGE), COMMAND_BYTES_MAX)
         pages = [*self._pages, *self._verbs, *bodies]
-        self._queries = None if queries is None else queries(self._guard)
-        self._server = RequestServer(serving, self._guard, self._serve, pages, bodies, self._queries)
+        made = None if queries is None else queries(self._guard)
+        self._server = RequestServer(serving, self._guard, self._serve, pages, bodies, made)
 
     @property
     def port(self) -> int:
@@ -249,7 +249,7 @@ class ControlServer:
             "heartbeat_at": self._worker.heartbeat_at,
             "silent_s": silent_s,
             "start_mark": self._mark,
-            "queries": {} if self._queries is None else msgspec.to_builtins(self._queries.figures),
+            "queries": msgspec.to_builtins(self._server.query_figures),
         }
 
     def _ask(self, work: Callable[[], dict[str, Any]], *, only_reads: bool) -> Future[dict[str, Any]]:

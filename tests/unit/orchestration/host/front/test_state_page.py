@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from holdfast.infra.settings import ServingSettings
 from holdfast.infra.system.process import own_identity, start_mark
 from holdfast.orchestration.host.front.state_page import WithStatePage, shown_answer
+from holdfast.processors.engine.queries.figures import QueryFigures
 from holdfast.processors.engine.serving.connections import RequestServer
 from holdfast.processors.engine.serving.endpoint_file import Endpoint, running_workers, write_endpoint
 from holdfast.processors.engine.serving.guard import Guard
@@ -44,6 +45,10 @@ class Stated:
 
     def on_thread(self, head: Head) -> Answer | Later:
         raise AssertionError(head)
+
+    @property
+    def figures(self) -> Mapping[str, QueryFigures]:
+        return {}
 
     def counted(self, head: Head, answer: Answer) -> None:
         pass

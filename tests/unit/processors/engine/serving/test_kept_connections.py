@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from threading import Event, get_ident
 
 import httpx
 import pytest
 
 from holdfast.infra.settings import ServingSettings
+from holdfast.processors.engine.queries.figures import QueryFigures
 from holdfast.processors.engine.serving import connection, connections, query_lane
 from holdfast.processors.engine.serving.connections import RequestServer
 from holdfast.processors.engine.serving.guard import Guard
@@ -38,6 +39,10 @@ class Routes:
     def on_thread(self, head: Head) -> Answer | Later:
         self.threads.add(get_ident())
         return Answer(200, {"page": "thread"})
+
+    @property
+    def figures(self) -> Mapping[str, QueryFigures]:
+        return {}
 
     def counted(self, head: Head, answer: Answer) -> None:
         pass

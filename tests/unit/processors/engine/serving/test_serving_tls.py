@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from holdfast.infra.settings import ServingSettings
 from holdfast.infra.system import server_tls
 from holdfast.infra.system.server_tls import ServerCertificate, TlsUnusable, trusting
 from holdfast.processors.engine.queries.errors import StateAway
+from holdfast.processors.engine.queries.figures import QueryFigures
 from holdfast.processors.engine.serving.connections import AT_ONCE_MAX, RequestServer
 from holdfast.processors.engine.serving.guard import Guard
 from holdfast.processors.engine.serving.requests import Answer, Head, Later
@@ -40,6 +41,10 @@ class Routes:
 
     def on_thread(self, head: Head) -> Answer | Later:
         raise AssertionError(head)
+
+    @property
+    def figures(self) -> Mapping[str, QueryFigures]:
+        return {}
 
     def counted(self, head: Head, answer: Answer) -> None:
         pass
