@@ -133,6 +133,9 @@ def check_erased(world: LifecycleWorld) -> None:
         if certificate is None or not certificate.proven:
             continue
         entries = KeyEntries(marks[record.mark])
+        sinks = {each.name for each in world.topology.connectors if each.role == "sink"}
+        if told := sinks - {each.name for each in certificate.proofs if each.kind == "sink"}:
+            raise InvariantBroken("erased", f"the certificate does not name the sinks {told}: {certificate}")
         for topic, ends in certificate.ends.items():
             if topic not in world.cluster._broker.topics:
                 continue

@@ -284,6 +284,10 @@ class Erasing:
                 how = "messages of the key that were there before the deletes stay"
                 how += f"; {remark}" if remark and remark != until else ""
                 known = known.with_proof(Proof("messages", topic, "stays", how, _moment(now), until))
+        for sink, place in stage.sinks.items():
+            how = f"what the sink has stored in {place or 'its system'} stays"
+            until = "somebody deletes it in that system"
+            known = known.with_proof(Proof("sink", sink, "stays", how, _moment(now), until))
         known = msgspec.structs.replace(known, finished_at=_moment(now))
         here.registry.erasures.write(self._id, known.encode(), now)
         return Done(f"{known.sentence} `holdfast erased {processor}` prints the certificate")

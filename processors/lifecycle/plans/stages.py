@@ -433,9 +433,15 @@ class EraseCopy(_Stage, frozen=True, tag="erase_copy"):
 
 
 class Certify(_Stage, frozen=True, tag="certify"):
-    """Complete the certificate of an erasure. ``stays`` maps each topic whose messages stay to a remark, or ""."""
+    """Complete the certificate of an erasure.
+
+    Args:
+        stays: Maps each topic whose messages stay to a remark, or "".
+        sinks: Maps each sink of the processor to the place of its system, or "". What it has stored there stays.
+    """
 
     stays: dict[str, str] = {}
+    sinks: dict[str, str] = {}
 
 
 ShadowStage = StartShadow | WaitForShadow | PauseProcessor | FinishShadow | AdoptStore | ResumeProcessor | RemoveShadow

@@ -73,6 +73,7 @@ def plan(request: Erase, facts: Facts, topology: Topology) -> Plan:
         kept=(
             "All other keys, the input offsets, and the messages in input and output topics. The certificate names "
             "these topics, with the time when Kafka deletes the messages.",
+            *(["What sinks have stored in other systems. The certificate names them."] if _sinks(topology) else []),
             "State of other keys that was made from this key's messages, as of groups and joins.",
             "Logs, runs in Dagster, and backups that were made outside of Holdfast: they are not searched.",
         ),
@@ -142,7 +143,8 @@ def _stages(request: Erase, facts: Facts, topology: Topology) -> Iterator[Stage]
             for store in [*(store for _, store in logs), *(log.store for log in topology.source_logs)]:
                 rows = f"delete the key's rows of {store} in the warehouse, with all versions that have them"
                 yield EraseCopy(rows, "table", store, key, (store,))
-    yield Certify("name the topics whose messages stay, and complete the certificate", _staying(topology))
+    says = "name the topics whose messages stay, and complete the certificate"
+    yield Certify(says, _staying(topology), _sinks(topology))
 
 
 def _other_places(facts: Facts, topology: Topology, *, logged: bool) -> Iterator[tuple[CopyKind, str, str]]:
@@ -186,6 +188,11 @@ def _staying(topology: Topology) -> dict[str, str]:
     return {spec.name: said.get(spec.name, "") for spec in topology.topics() if spec.name not in gone}
 
 
+def _sinks(topology: Topology) -> dict[str, str]:
+    """Each sink of the processor, with the place of its system; "" if the place is not known."""
+    return {each.name: each.system.place for each in topology.connectors if each.role == "sink"}
+
+
 def expiry(topic: TopicFacts, now: float) -> str:
     """Until when messages that are in a topic at the time ``now`` (seconds since 1970) stay there."""
     policy = topic.config.get("cleanup.policy", "delete")
@@ -218,6 +225,8 @@ def _findings(facts: Facts, topology: Topology) -> Iterator[str]:
     for name in _staying(topology):
         if name in facts.topics:
             yield f"messages in {name} stay: {expiry(facts.topics[name], facts.now)}"
+    for name, place in _sinks(topology).items():
+        yield f"what sink {name} has stored{f' in {place}' if place else ''} stays: delete it in that system"
     yield "a message of the key that arrives later makes new state; erase the key again then"
 
 

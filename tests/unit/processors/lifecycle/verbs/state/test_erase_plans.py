@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from holdfast.infra.kafka.records import TopicFacts
+from holdfast.processors.engine.connectors import ConnectorSpec, ExternalSystem
 from holdfast.processors.lifecycle.plans.certificates import Certificate, ErasureFacts, Proof, decode, in_text
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.facts.facts import Counted, InstanceFacts
@@ -45,6 +48,20 @@ def test_state_comes_first_and_each_place_comes_after_what_it_is_filled_from() -
     assert plan.destructive
     assert plan.permanent
     assert plan.after_kill == "go on"
+
+
+def test_what_sinks_have_stored_is_named_and_stays() -> None:
+    rows = ConnectorSpec("rows", "sink", "SqlSink", ExternalSystem("sql", "postgresql://dwh rows"), ("orders",))
+    own = ConnectorSpec("own", "sink", "Own", ExternalSystem(), ("orders",))
+    source = ConnectorSpec("clicks", "source", "SqlSource", ExternalSystem(), ("orders",))
+    topology = replace(TOPOLOGY, connectors=(rows, own, source))
+    plan = decide(REQUEST, world_of(topology), topology)
+    last = plan.stages[-1]
+    assert isinstance(last, Certify)
+    assert last.sinks == {"rows": "postgresql://dwh rows", "own": ""}
+    assert "what sink rows has stored in postgresql://dwh rows stays: delete it in that system" in plan.findings
+    assert any("sinks have stored in other systems" in each for each in plan.kept)
+    assert not any("sinks" in each for each in decide(REQUEST, world_of(TOPOLOGY), TOPOLOGY).kept)
 
 
 def test_no_text_of_a_plan_names_the_key() -> None:
