@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 
 from holdfast.assets import keys
 from holdfast.assets.checks.arrivals import MESSAGES_ARRIVE
+from holdfast.assets.checks.erased import STAY_GONE
 from holdfast.assets.checks.key_places import KEYS_ALIKE
 from holdfast.assets.checks.proven import PROVEN
 from holdfast.assets.checks.recovery import WORKING
@@ -98,7 +99,7 @@ def test_state_is_proved_and_a_foreign_record_is_found(settings: Settings, group
         run(definition, instance, keys.changelog_key(group, "counts"))
         deployed = run(definition, instance, keys.processor_key(group))
         assert {name: passed for name, (passed, _) in deployed.items()} == dict.fromkeys(
-            (HEALTHY, ALL_ASSIGNED, KEYS_ALIKE, MESSAGES_ARRIVE, PROVEN, WORKING), True
+            (HEALTHY, ALL_ASSIGNED, STAY_GONE, KEYS_ALIKE, MESSAGES_ARRIVE, PROVEN, WORKING), True
         )
 
         feed(broker, f"{group}-in", 100)

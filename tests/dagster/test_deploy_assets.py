@@ -82,6 +82,7 @@ def test_materialising_deploys_by_plan_and_a_refused_plan_changes_nothing(
             (
                 "healthy",
                 "all_partitions_assigned",
+                "erased_keys_stay_gone",
                 "keys_partitioned_alike",
                 "messages_arrive",
                 "proven",
