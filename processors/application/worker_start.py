@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections.abc import Callable
@@ -100,6 +101,10 @@ def run_worker(worker: Worker, group: str, slot: str, settings: Settings, how: H
             from holdfast.processors.engine.serving.live_line import live_line
 
             shown = live_line(worker, group, slot)
+        if server is not None:
+            # What the start has made lives as long as the worker. A search for garbage in it stops the loop and the
+            # server's thread for milliseconds.
+            gc.freeze()
         with shown, worker.global_tables.in_use():
             worker.run(count=how.count, timeout_s=how.timeout)
     except HoldfastError as error:
