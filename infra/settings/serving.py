@@ -92,7 +92,7 @@ class ServingSettings(Group):
         if self.tls_certificate is None and (self.tls_key or self.tls_authorities):
             one = "TLS_KEY" if self.tls_key else "TLS_AUTHORITIES"
             raise ValueError(
-                f"{PREFIX}SERVING__{one} is set, and {PREFIX}SERVING__TLS_CERTIFICATE is not; set both, or none"
+                f"{PREFIX}SERVING__{one} is set without {PREFIX}SERVING__TLS_CERTIFICATE; set that too, or unset {one}"
             )
         if not self.on_loopback and self.token is None and self.read_token is None:
             raise ValueError(

@@ -33,6 +33,8 @@ SOURCE = "source"
 CALLS = "calls"
 #: The kind of a sink's store. It holds the list of what the sink has staged for the next commits.
 SINK = "sink"
+#: The kinds of stores whose content does not follow from the messages of the input topics.
+INTERNAL_KINDS = (SCHEDULES, SOURCE, CALLS, SINK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class StoreSpec:
         sets its own state. False for a store of calls, because another system gave the answers. False for a sink's
         store, because its list names what a worker has staged.
         """
-        return self.kind not in (SCHEDULES, SOURCE, CALLS, SINK)
+        return self.kind not in INTERNAL_KINDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,11 @@ from tests.oracles.fold import fold_changelog
 PARTITIONS = 2
 #: Seconds to wait for a condition that takes a few seconds on an idle machine.
 PATIENCE_S = 120.0
+#: Environment variable: if it is set, the processor has a second stream, with tasks and a store of its own.
+SECOND_STREAM = "TEST_SECOND_STREAM"
 DEFINITION = """
+import os
+
 from holdfast import Application
 
 application = Application(
@@ -48,6 +52,8 @@ def count(value, state):
 frame = application.dataframe(application.topic("{group}-in"))
 frame = frame.apply(count, stateful=True, store="counts")
 frame.to_topic(application.topic("{group}-out"))
+if os.environ.get("TEST_SECOND_STREAM"):
+    application.dataframe(application.topic("{group}-second")).apply(count, stateful=True, store="seconds")
 """
 
 
@@ -229,7 +235,8 @@ def operated(
     monkeypatch.setenv("HOLDFAST_PROCESSORS", f'["{module}:application"]')
     settings = load_settings()
     topics = Topics(broker)
-    topics.create(TopicSpec(f"{group}-in", PARTITIONS, 1))
+    for name in ("in", *(["second"] if os.environ.get(SECOND_STREAM) else [])):
+        topics.create(TopicSpec(f"{group}-{name}", PARTITIONS, 1))
     with open_verbs(settings, who="a test") as verbs:
         yield Operated(group, settings, verbs, topics)
     if settings.paths.supervisor.is_dir():

@@ -144,11 +144,8 @@ class StateWorker:
         params = parse_qs(parts.query, keep_blank_values=True)
         match [unquote(part) for part in parts.path.split("/")[1:]]:
             case ["stores"]:
-                return (
-                    200,
-                    {},
-                    {"stores": [{"store": self.world.store, "partitions": self.world.partitions, "here": []}]},
-                )
+                told = {"store": self.world.store, "kind": "key-value", "partitions": self.world.partitions, "here": []}
+                return 200, {}, {"stores": [told]}
             case ["stores", store, "keys", key] if store == self.world.store:
                 return self._key(parts.path, params, _decoded(key, params))
             case ["stores", store, "keys"] if store == self.world.store and "key" in params:

@@ -47,7 +47,7 @@ def query(  # tidy: allow-wide because each parameter is an option of the comman
     selection = selection_of(key or (), prefix, everything=everything, action=ways)
     with open_verbs(command_settings()) as verbs:
         stores = verbs.definition(processor).topology.stores
-        chosen = store or only_store(processor, [each.name for each in stores])
+        chosen = store or only_store(processor, [each.name for each in stores if each.follows_input])
         found = verbs.query(processor, chosen, selection, limit)
     if as_json:
         print_json(document(processor, chosen, found))

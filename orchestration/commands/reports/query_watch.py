@@ -113,11 +113,12 @@ def watch(
     """
     # imported late, because `--help` needs no client
     from holdfast.processors.client.state_client import StateClient
+    from holdfast.processors.engine.topology import INTERNAL_KINDS
 
     console = Console(stderr=True)
     with StateClient(processor, home=settings.home) as client:
         try:
-            store = choose([each["store"] for each in client.stores()])
+            store = choose([each["store"] for each in client.stores() if each["kind"] not in INTERNAL_KINDS])
             for answers in changes(
                 lambda: client.many(store, keys),
                 lambda why: console.print(f"{escape(why)} Waiting for a worker.", highlight=False, soft_wrap=True),

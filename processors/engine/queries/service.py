@@ -148,6 +148,18 @@ class StateService:
         _, sub = spec_of(self._held.topology, store)
         return self._counts.of(sub.inputs)
 
+    def check_table(self, store: str) -> None:
+        """Raises QueryWrong for a store that is known to be no table, and StoreUnknown."""
+        spec, _ = spec_of(self._held.topology, store)
+        if spec.has_windows or not spec.follows_input:
+            said = "has windows" if spec.has_windows else f"is of the kind {spec.kind}"
+            where = "windows" if spec.has_windows else "keys"
+            raise QueryWrong(
+                f"Store {spec.name} is no table: it {said}.",
+                action=f"Ask for its {where}: /stores/{spec.name}/{where}/<key>.",
+                store=spec.name,
+            )
+
     def form_of(self, store: str) -> DeserializerChoice:
         """Returns the deserializer of a store's keys, as its input topic declares it. Raises StoreUnknown."""
         spec, _ = spec_of(self._held.topology, store)

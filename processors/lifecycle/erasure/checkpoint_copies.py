@@ -11,8 +11,9 @@ Invariants:
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.storage.errors import StorageFailed
@@ -36,11 +37,18 @@ Ends = Mapping[str, Mapping[int, int]]
 Entries = Callable[[Path, str], Iterator[tuple[bytes, bytes]]]
 
 
+class TaskStores(NamedTuple):
+    """The partition of a task, and the names of its stores."""
+
+    partition: int
+    stores: tuple[str, ...]
+
+
 def replace_checkpoints(  # tidy: allow-wide because each parameter is another part of the installation
     objects: Objects,
     files: DatabaseFiles,
     processor: str,
-    tasks: Mapping[str, int],
+    tasks: Mapping[str, TaskStores],
     ends: Ends,
     entries: KeyEntries,
     *,
@@ -55,7 +63,7 @@ def replace_checkpoints(  # tidy: allow-wide because each parameter is another p
         objects: The checkpoint store.
         files: Downloads databases.
         processor: The processor's name.
-        tasks: Name of each task with stores -> its partition.
+        tasks: Each task whose checkpoints are replaced, by name.
         ends: The changelog offsets that new checkpoints must have at least.
         entries: Recognises the key.
         ask: Makes the workers take new checkpoints.
@@ -72,9 +80,10 @@ def replace_checkpoints(  # tidy: allow-wide because each parameter is another p
         return Found("absent", f"{objects.shown} has no checkpoint of {processor}")
     former = sum(len(manifests_of(objects, Place(processor, task))) for task in tasks)
     ask()
-    for task, partition in sorted(tasks.items()):
+    for task, own in sorted(tasks.items()):
         place = Place(processor, task)
-        wanted = {store: each[partition] for store, each in ends.items() if partition in each}
+        # Tasks of other streams have the same partition, and other stores.
+        wanted = {store: ends[store][own.partition] for store in own.stores if own.partition in ends.get(store, {})}
         tell(f"waiting for a new checkpoint of {task}")
 
         def kept(name: str, wanted: Mapping[str, int] = wanted) -> bool:
@@ -102,7 +111,7 @@ def _read_back(  # tidy: allow-wide because it reads what its caller has replace
     objects: Objects,
     files: DatabaseFiles,
     processor: str,
-    tasks: Mapping[str, int],
+    tasks: Iterable[str],
     ends: Ends,
     entries: KeyEntries,
     read: Entries,

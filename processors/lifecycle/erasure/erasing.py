@@ -28,7 +28,12 @@ from holdfast.processors.engine.state.databases.checkpoint_reader import iterate
 from holdfast.processors.engine.state.databases.database import DatabaseFiles
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.erasure.changelogs import ReadAll, prove_compacted
-from holdfast.processors.lifecycle.erasure.checkpoint_copies import Entries, delete_local, replace_checkpoints
+from holdfast.processors.lifecycle.erasure.checkpoint_copies import (
+    Entries,
+    TaskStores,
+    delete_local,
+    replace_checkpoints,
+)
 from holdfast.processors.lifecycle.erasure.entries import KeyEntries
 from holdfast.processors.lifecycle.erasure.finding import Found, not_yet
 from holdfast.processors.lifecycle.erasure.local_copies import LocalCopies, rewrite_and_read
@@ -232,7 +237,11 @@ class Erasing:
         local = f"; {count_of(len(removed), 'local checkpoint')} deleted" if removed else ""
         if here.checkpoints.store is None:
             return Found("absent" if not removed else "gone", f"checkpoints are disabled{local}")
-        tasks = {task: number for task, number in here.tasks(processor).items() if self._has(topology, task, ends)}
+        tasks = {
+            task: TaskStores(number, topology.subtopology(task.rpartition("-")[0]).stores)
+            for task, number in here.tasks(processor).items()
+            if self._has(topology, task, ends)
+        }
         found = replace_checkpoints(
             here.checkpoints.store(),
             here.checkpoints.files,

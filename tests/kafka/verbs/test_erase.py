@@ -18,7 +18,7 @@ from holdfast.processors.lifecycle.plans.certificates import Certificate, decode
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Clear, Erase, Keys, Scale, Stop
-from tests.parts.operated import Killed, Operated, killing_at_stages
+from tests.parts.operated import SECOND_STREAM, Killed, Operated, killing_at_stages
 
 KEY = "key-3"
 
@@ -27,6 +27,12 @@ KEY = "key-3"
 def standbys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each task has a standby. A test requests it before ``operated``, whose settings are read once."""
     monkeypatch.setenv("HOLDFAST_STANDBY_REPLICAS", "1")
+
+
+@pytest.fixture
+def second_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor has a second stream. Its tasks have the same partitions, and other stores."""
+    monkeypatch.setenv(SECOND_STREAM, "1")
 
 
 def values_in_changelog(operated: Operated, key: str) -> int:
@@ -59,14 +65,15 @@ def erased_although_killed(operated: Operated, plan: Plan, tell: Callable[[str],
             number = record.id
 
 
-def test_a_key_is_erased_although_the_apply_is_killed_at_each_stage(operated: Operated) -> None:
+def test_a_key_is_erased_although_the_apply_is_killed_at_each_stage(second_stream: None, operated: Operated) -> None:
     operated.bring_up()
     operated.feed(keys=10, each=30)
-    operated.processed(300)
+    operated.feed(keys=10, each=1, topic=f"{operated.group}-second")
+    operated.processed(310)
     operated.client.checkpoint()
     operated.do(Clear(operated.group, ("counts",), Keys((KEY,))))  # an export and a plan that name the key
     operated.feed(keys=10, each=30)
-    operated.processed(600)
+    operated.processed(610)
     before = operated.logged()
     assert values_in_changelog(operated, KEY) > 0
 
@@ -97,7 +104,7 @@ def test_a_key_is_erased_although_the_apply_is_killed_at_each_stage(operated: Op
     assert after == config, "compaction is configured as before"
     folder = Path(operated.settings.checkpoint_store) / folder_of(operated.group)
     manifests = list(folder.rglob("manifests/*.json"))
-    assert len(manifests) == 2, "each task has one checkpoint, made after the deletes"
+    assert len(manifests) == 4, "each task has one checkpoint, made after the deletes"
     exported = operated.settings.paths.exports(operated.group)
     assert [path.read_bytes() for path in exported.glob("*.jsonl")] == [b""]
     journal = operated.verbs.registry.journal
@@ -105,7 +112,7 @@ def test_a_key_is_erased_although_the_apply_is_killed_at_each_stage(operated: Op
     assert KEY not in json.dumps(certificate.encode())
 
     operated.feed(keys=10, each=1)
-    operated.processed(610)
+    operated.processed(620)
     assert operated.logged()[KEY] == 1, "a later message makes new state"
     again = operated.verbs.plan(Erase(operated.group, KEY))
     assert any("was erased before" in finding for finding in again.findings)

@@ -64,9 +64,11 @@ class StoreReplay:
 def note_whole(known: dict[str, bool], replays: Collection[StoreReplay]) -> bool:
     """Notes which stores have whole commits only, after a replay. Returns whether all stores of the task have.
 
-    A replay without records changes nothing. A table that is restored from its source topic is whole at any record.
+    A replay without records changes nothing. If it is the first one, the content that was opened is whole: if it ended
+    within a commit, the changelog would have the rest of that commit. A table that is restored from its source topic is
+    whole at any record.
     """
     for replay in replays:
         if replay.facts.source is not None or replay.ends_commit is not None:
             known[replay.store] = replay.facts.source is not None or bool(replay.ends_commit)
-    return all(known.get(replay.store, False) for replay in replays)
+    return all(known.get(replay.store, True) for replay in replays)

@@ -29,6 +29,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -187,6 +188,7 @@ class StateRoutes:
             case ["stores", store, "count"]:
                 return Answer(200, self._service.count(store))
             case ["tables", table, key]:
+                self._service.check_table(table)
                 return self._key(request, self._query(request, table, key, StateKeys(one=ROW)), blocking=blocking)
             case ["global-tables", topic, key]:
                 return self._global(request, topic, key)
@@ -299,7 +301,10 @@ class StateRoutes:
             )
         if prefix is not None:
             return MessageKeys.beginning_with(as_bytes(prefix) if _is_base64(params) else prefix.encode())
-        return MessageKeys(b"" if start is None else as_bytes(start), None if end is None else as_bytes(end))
+        low, high = b"" if start is None else as_bytes(start), None if end is None else as_bytes(end)
+        if high is not None and low > high:
+            raise _backwards("start", "end")
+        return MessageKeys(low, high)
 
     def _global(self, request: _Request, topic: str, key: str) -> Answer:
         found, row = self._global_row(topic, self._service.global_key(topic, key, is_base64=_is_base64(request.params)))
@@ -403,12 +408,27 @@ def _not_taken(name: str, takes: Collection[str]) -> QueryWrong:
 
 
 def _span(request: _Request) -> Span:
-    return Span(_milliseconds(request.params, "from", 0), _milliseconds(request.params, "to"))
+    span = Span(_milliseconds(request.params, "from", 0), _milliseconds(request.params, "to"))
+    if span.start_ms > span.end_ms:
+        raise _backwards("from", "to")
+    return span
+
+
+def _backwards(first: str, end: str) -> QueryWrong:
+    return QueryWrong(f"`{first}` is after `{end}`.", action=f"Send a `{first}` that is before `{end}`.")
 
 
 def _state_keys(params: Params) -> StateKeys:
+    one, end = _text(params, "state_key"), _text(params, "end")
     prefix, start = _text(params, "prefix") or "", _text(params, "start") or ""
-    return StateKeys(_text(params, "state_key"), prefix, start, _text(params, "end"))
+    if one is not None and (prefix or start or end is not None):
+        raise QueryWrong(
+            "The query has `state_key` beside `prefix`, `start` or `end`; expected one of both.",
+            action="Send `state_key`, or a range of state keys.",
+        )
+    if end is not None and start > end:
+        raise _backwards("start", "end")
+    return StateKeys(one, prefix, start, end)
 
 
 def _text(params: Params, name: str) -> str | None:
@@ -470,13 +490,11 @@ def _milliseconds(params: Params, name: str, default: int = EVENT_TIME_END_MS) -
 
 def _store_in(page: str) -> str:
     """The store, table or global table in the path of a query; empty without one."""
-    _, _, rest = page[1:].partition("/")
-    return unquote(rest.partition("/")[0])
+    return unquote(page.split("/", 3)[2]) if page.count("/") > 1 else ""
 
 
 def _error_in(body: bytes) -> str:
     """The error in the answer of another worker, which is passed on unchanged."""
-    try:
+    with suppress(msgspec.DecodeError):
         return str(msgspec.json.decode(body, type=dict[str, Any]).get("error", ""))
-    except msgspec.DecodeError:
-        return ""
+    return ""

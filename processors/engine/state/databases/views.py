@@ -87,9 +87,8 @@ class Views:
         self._meta: TaskMeta | None = None
         self._why_not = ""
         self._retired = False
-        #: The view of a standby that ``published`` returns, and whether a query has asked for it.
+        #: The view of a standby that ``published`` returns.
         self._published: View | None = None
-        self._is_wanted = False
 
     @contextmanager
     def commit(self) -> Iterator[None]:
@@ -125,12 +124,11 @@ class Views:
     def publish(self) -> None:
         """Keeps a view of the present content for ``published``, until the next call.
 
-        A standby calls it when its content is that of a commit. While the standby replays, its content is not. Nothing
-        is kept before a query has asked.
+        A standby calls it when its content is that of a commit. While the standby replays, its content is not.
         """
         with self._changed:
             self._drop_published()
-            if self._is_wanted and not self._retired:
+            if not self._retired:
                 self._published = self._made(None)
                 self._published._readers = 1
                 self._open.add(self._published)
@@ -143,7 +141,6 @@ class Views:
             NoView: No view was published yet, or the worker closes the standby.
         """
         with self._changed:
-            self._is_wanted = True
             view = self._published
             if view is None or self._retired:
                 raise NoView("the standby has not reached the end of a commit yet")

@@ -187,7 +187,7 @@ def test_files_that_can_not_be_used_are_named_with_what_to_do(
 
 def test_a_key_or_authorities_without_a_certificate_are_refused(own: Certificates) -> None:
     for given in ({"tls_key": own.key}, {"tls_authorities": own.ca}):
-        with pytest.raises(ValueError, match="TLS_CERTIFICATE is not; set both, or none"):
+        with pytest.raises(ValueError, match="without HOLDFAST_SERVING__TLS_CERTIFICATE; set that too"):
             ServingSettings(**given)  # type: ignore[arg-type]
 
 

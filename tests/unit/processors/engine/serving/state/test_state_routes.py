@@ -260,6 +260,28 @@ def test_a_row_that_can_not_be_read_is_no_absent_row(world: World) -> None:
     world.ask(ask)
 
 
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("/stores/minutes/windows/alice?from=6&to=5", "`from` is after `to`."),
+        ("/stores/values/keys/alice?start=z&end=a", "`start` is after `end`."),
+        ("/stores/values/keys?start=z&end=a", "`start` is after `end`."),
+        ("/stores/values/keys/alice?state_key=a&prefix=b", "`state_key` beside `prefix`, `start` or `end`"),
+        ("/tables/minutes/alice", "Store minutes is no table: it has windows."),
+    ],
+)
+def test_a_query_that_can_have_no_answer_is_refused_and_not_empty(world: World, target: str, words: str) -> None:
+    world.order("alice", set={"a": 1})
+
+    def ask(asked: Asked) -> None:
+        code, answer = asked.json(target)
+        assert code == 400, answer
+        assert words in answer["error"]
+        assert answer["action"]
+
+    world.ask(ask)
+
+
 def test_bytes_that_are_no_text_are_refused(world: World) -> None:
     world.order("alice")
 
