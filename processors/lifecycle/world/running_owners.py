@@ -216,24 +216,31 @@ class RunningOwners:
     def _owners(
         self, processor: str, stores: Sequence[str], partitions: tuple[int, ...]
     ) -> list[tuple[ProcessorClient, tuple[int, ...]]]:
-        """The workers that own the requested partitions, each with the requested partitions that it owns."""
+        """The workers that own the requested partitions, each with the requested partitions that it owns.
+
+        A worker that does not answer, for example because it is frozen, is left out if others own all of these: then
+        the group has moved its tasks.
+        """
         found: list[tuple[ProcessorClient, tuple[int, ...]]] = []
         wanted = {task for task in self._tasks(processor, stores) if not partitions or task[1] in partitions}
-        missing = set(wanted)
+        missing, silent = set(wanted), list[str]()
         for slot in self._slots(processor):
             client = self._client(processor, slot)
             status = client.status()
             if status is None:
-                raise ProcessorSilent(
-                    f"Processor {processor} (slot {slot}) does not answer.",
-                    action=f"Read `holdfast status` and `holdfast logs {processor}`, then retry.",
-                    processor=processor,
-                    slot=slot,
-                )
+                silent.append(slot)
+                continue
             owned = {(task.subtopology, task.partition) for task in status.tasks} & wanted
             missing -= owned
             if owned:
                 found.append((client, tuple(sorted(number for _, number in owned))))
+        if silent and (missing or not found):
+            raise ProcessorSilent(
+                f"Processor {processor} (slot {silent[0]}) does not answer.",
+                action=f"Read `holdfast status` and `holdfast logs {processor}`, then retry.",
+                processor=processor,
+                slot=silent[0],
+            )
         if missing or not (found or partitions):
             listed = ", ".join(str(number) for _, number in sorted(missing)) or "none is owned"
             raise NobodyOwns(

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.processors.engine.runtime.owner_commands.commands import CommandRefused
 from holdfast.processors.engine.serving.status import TaskStatus
+from holdfast.processors.engine.serving.worker_client import ProcessorSilent
 from holdfast.processors.lifecycle.plans.facts.facts import InstanceFacts
 from holdfast.processors.lifecycle.plans.requests import Compact, Everything, Keys
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, CompactStores
@@ -107,6 +108,32 @@ def test_each_worker_is_asked_for_its_own_tasks_of_the_store() -> None:
     counted = owners.count("orders", "narrow", Keys(("a",)), (1, 4))
     assert counted is not None
     assert counted.keys == 1
+
+
+@dataclass
+class Silent(Worker):
+    """A worker that does not answer, for example because its process is frozen."""
+
+    def status(self) -> Any:
+        return None
+
+
+def test_a_silent_worker_is_left_out_if_others_own_all_tasks() -> None:
+    owners, workers = owners_of({**OWNED, "2": {}})
+    workers["2"] = Silent("2", {})
+    assert owners.clear("orders", clearing("narrow", ()), print) == (2, ())
+    counted = owners.count("orders", "narrow", Keys(("a",)), ())
+    assert counted is not None
+    assert counted.keys == 2
+
+
+@pytest.mark.parametrize("slot", ["0", "1"])
+def test_a_silent_worker_whose_tasks_nobody_else_owns_is_named(slot: str) -> None:
+    owners, workers = owners_of(OWNED)
+    workers[slot] = Silent(slot, {})
+    with pytest.raises(ProcessorSilent, match=rf"slot {slot}\) does not answer"):
+        owners.clear("orders", clearing("narrow", ()), print)
+    assert owners.count("orders", "narrow", Keys(("a",)), ()) is None
 
 
 def test_a_change_waits_for_the_owner_of_each_task() -> None:
