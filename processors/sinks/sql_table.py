@@ -259,6 +259,11 @@ class SqlTable:
         for name, value in {**row.key, **(row.values or {})}.items():
             wider = wider_type(known[name], value) if name in known else None
             if wider is not None:
+                if self._engine.dialect.name == "sqlite":  # it has no other type for whole numbers
+                    return (
+                        f"SQLite stores whole numbers of 64 bits: make {name} a text in a step before the sink, and "
+                        "its column of type TEXT."
+                    )
                 quoted = self._engine.dialect.identifier_preparer.quote(name)
                 return (
                     f"The type of column {name} is too small: run `ALTER TABLE {self._quoted()} ALTER COLUMN {quoted} "

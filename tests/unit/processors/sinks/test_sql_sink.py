@@ -215,6 +215,20 @@ def test_a_row_that_breaks_a_constraint_is_named_and_goes_by_the_policy(file: Pa
     assert query(file, "SELECT n FROM t ORDER BY n") == [(1,), (2,), (4,), (6,), (30,), (50,)]
 
 
+def test_a_number_beyond_64_bits_names_what_sqlite_can_store(file: Path) -> None:
+    """SQLite has no wider type, and no `ALTER COLUMN`. A text in a column of numbers would be rounded."""
+    sink = SqlSink(url(file), "t", create=True)
+    cluster = cluster_with(("a", {"n": 2**70}))
+    with pytest.raises(ProcessingFailed, match="make n a text in a step before the sink, and its column of type TEXT"):
+        cluster.run(application(sink))
+    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
+    texts = app.dataframe(app.topic("in", key_deserializer="str")).apply(lambda value: {"n": str(value["n"])})
+    texts.sink(SqlSink(url(file), "t", create=True))
+    query(file, "DROP TABLE t")  # the next start makes it with a column of texts
+    cluster.run(app)
+    assert query(file, "SELECT n FROM t") == [(str(2**70),)]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
