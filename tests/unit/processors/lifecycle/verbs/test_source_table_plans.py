@@ -12,6 +12,7 @@ import pytest
 from holdfast import Application, Topic
 from holdfast.assets import keys
 from holdfast.assets.checks.audits import COPIES_EQUAL
+from holdfast.assets.checks.queries import QUERIES_ANSWERED
 from holdfast.assets.factory import build_assets
 from holdfast.assets.snapshots import MATCHES_STATE
 from holdfast.assets.state import CHECKPOINTS_STORED, MATCHES_CHANGELOG
@@ -112,7 +113,8 @@ def test_the_topic_is_upstream_of_the_state_which_is_compared_with_it() -> None:
     graph = made.resolve_asset_graph()
     state, table = keys.state_key("orders", "rows"), keys.snapshot_key("orders", "rows")
     assert keys.topic_key("prices") in graph.get(state).parent_keys
-    assert {check.name for check in graph.get_check_keys_for_assets({state})} == {MATCHES_CHANGELOG, CHECKPOINTS_STORED}
+    checks = {MATCHES_CHANGELOG, CHECKPOINTS_STORED, QUERIES_ANSWERED}
+    assert {check.name for check in graph.get_check_keys_for_assets({state})} == checks
     assert keys.changelog_key("orders", "rows") not in graph.get_all_asset_keys()
     assert graph.get(table).parent_keys == {state, keys.topic_key("prices")}
     assert {check.name for check in graph.get_check_keys_for_assets({table})} == {MATCHES_STATE, COPIES_EQUAL}
