@@ -46,6 +46,9 @@ from tests.bench.stream import PARTITIONS, bodies
 RUNS = ((0, 0), (200, 0), (1000, 0), (0, 0), (200, 32), (200, 1000))
 #: Seconds between two bytes of a slow request.
 SLOW_S = 1.0
+#: Seconds after the start of the queries at which the slow connections come. A connection that is made behind 1,000
+#: others waits for a second, because a worker accepts 1,000 in a second.
+SLOW_AFTER_S = 2.0
 CONNECTIONS, KEYS = 4, 20_000
 LIMIT_S = 600.0
 
@@ -117,8 +120,9 @@ def ask(host: str, port: int, token: str, rate: float) -> None:
     print(json.dumps(told))
 
 
-async def be_slow(host: str, port: int, count: int) -> None:
+async def be_slow(host: str, port: int, count: int, after_s: float) -> None:
     """Keep this many connections open, on each of which a request comes byte by byte. Ends with its process."""
+    await asyncio.sleep(after_s)
 
     async def one() -> None:
         while True:
@@ -150,13 +154,13 @@ def run_once(work: Work, home: Path, size: int, rate: int, slow: int) -> Figures
         endpoint = _awaited(lambda: _endpoint(home), process)
         first = _awaited(lambda: _processed(endpoint), process)
         place = endpoint.url.removeprefix("http://").split(":")
-        if slow:
-            connected = [sys.executable, "-m", "tests.bench.queries", "slow", *place, str(slow)]
-            slowly = subprocess.Popen(connected, cwd=PROJECT, text=True)
         began = time.perf_counter()
         if rate:
             asked = [sys.executable, "-m", "tests.bench.queries", "ask", *place, endpoint.state_token, str(rate)]
             asking = subprocess.Popen(asked, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if slow:  # they come while the queries are under way
+            connected = [sys.executable, "-m", "tests.bench.queries", "slow", *place, str(slow), str(SLOW_AFTER_S)]
+            slowly = subprocess.Popen(connected, cwd=PROJECT, text=True)
         _awaited(lambda: _processed(endpoint) >= size, process)
         seconds = time.perf_counter() - began
         figures: Figures = {"messages /s": (size - first) / seconds}
@@ -235,6 +239,6 @@ if __name__ == "__main__":
         case ["ask"]:
             ask(sys.argv[2], int(sys.argv[3]), sys.argv[4], float(sys.argv[5]))
         case ["slow"]:
-            asyncio.run(be_slow(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+            asyncio.run(be_slow(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])))
         case _:
             sys.exit(run_alone(SCENARIO, sys.argv[1:]))
