@@ -76,9 +76,7 @@ def connector_checks(definition: ProcessorDefinition) -> list[dg.AssetChecksDefi
     def results(
         context: dg.AssetCheckExecutionContext, chosen: Sequence[ConnectorSpec], cluster: Cluster, lifecycle: Lifecycle
     ) -> Iterator[CheckResult]:
-        seen = processor_now(definition.name, lifecycle.world, Limits(), patience_s=2.0).observations
-        statuses = [each.status for each in seen.values() if each.status is not None]
-        now = lifecycle.world.clock().timestamp()
+        statuses, now = statuses_now(definition.name, lifecycle)
         for spec in chosen:
             yield connector_result(definition.name, spec, judge_connector(definition.name, spec, statuses, now))
 
@@ -89,6 +87,12 @@ def connector_checks(definition: ProcessorDefinition) -> list[dg.AssetChecksDefi
             step = f"{keys.safe(definition.name)}_{role}_checks"
             made.append(check_of_each(step, check, SAYS[check], those, results))
     return made
+
+
+def statuses_now(processor: str, lifecycle: Lifecycle) -> tuple[list[ProcessorStatus], float]:
+    """The statuses of the workers that answer, and the time in seconds since 1970."""
+    seen = processor_now(processor, lifecycle.world, Limits(), patience_s=2.0).observations
+    return [each.status for each in seen.values() if each.status is not None], lifecycle.world.clock().timestamp()
 
 
 def judge_connector(processor: str, spec: ConnectorSpec, statuses: Sequence[ProcessorStatus], now: float) -> Judged:

@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from holdfast.assets import keys
+from holdfast.assets.checks.connectors import statuses_now
 from holdfast.assets.checks.result import CheckResult, check_of_each
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.lifecycle.health.connectors import Judged
 from holdfast.processors.lifecycle.health.queries import judge_queries
-from holdfast.processors.lifecycle.recovery.limits import Limits
-from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
 QUERIES_ANSWERED = "queries_answered"
 #: The description of the check.
@@ -27,9 +26,7 @@ def query_checks(definition: ProcessorDefinition) -> list[dg.AssetChecksDefiniti
     def results(
         context: dg.AssetCheckExecutionContext, chosen: Sequence[str], cluster: Cluster, lifecycle: Lifecycle
     ) -> Iterator[CheckResult]:
-        seen = processor_now(definition.name, lifecycle.world, Limits(), patience_s=2.0).observations
-        statuses = [each.status for each in seen.values() if each.status is not None]
-        now = lifecycle.world.clock().timestamp()
+        statuses, now = statuses_now(definition.name, lifecycle)
         for store in chosen:
             yield queries_result(definition.name, store, judge_queries(definition.name, store, statuses, now))
 
