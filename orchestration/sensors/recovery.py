@@ -312,6 +312,18 @@ def _telemetry(
         events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
         after: dict[str, Any] = {}
         of_states: dict[str, dict[str, int | float]] = {}
+
+        def outside_news(
+            name: str, statuses: Sequence[ProcessorStatus]
+        ) -> list[dg.AssetObservation | dg.AssetCheckEvaluation]:
+            """What is new of a processor's sources, sinks and queries. Keeps the memos for the next tick."""
+            kept, asked = ((before.get(part) or {}).get(name) for part in (_CONNECTORS, _QUERIES))
+            found, memo = connector_news(name, connectors.get(name, ()), statuses, kept, now, every_s)
+            after.setdefault(_CONNECTORS, {})[name] = memo
+            more, memo = query_news(name, stores[name], statuses, asked, now)
+            after.setdefault(_QUERIES, {})[name] = memo
+            return [*found, *more]
+
         recorded = lifecycle.registry.deployments()
         deployments = [each for each in recorded if each.processor in stores and each.desired != "stopped"]
         world = look_at_all(lifecycle.world, deployments)
@@ -325,14 +337,7 @@ def _telemetry(
             arrived, told = arrival_news(name, statuses, (before.get(_ARRIVALS) or {}).get(name), now)
             events += arrived
             after.setdefault(_ARRIVALS, {})[name] = told
-            kept = (before.get(_CONNECTORS) or {}).get(name)
-            of_connectors, said = connector_news(name, connectors.get(name, ()), statuses, kept, now, every_s)
-            events += of_connectors
-            after.setdefault(_CONNECTORS, {})[name] = said
-            kept = (before.get(_QUERIES) or {}).get(name)
-            of_queries, asked = query_news(name, stores[name], statuses, kept, now)
-            events += of_queries
-            after.setdefault(_QUERIES, {})[name] = asked
+            events += outside_news(name, statuses)
             facts, figures = facts_of(statuses, before.get(name))
             if not is_news(facts, before.get(name), now):
                 after[name] = before[name]
@@ -342,15 +347,9 @@ def _telemetry(
             events.append(dg.AssetObservation(keys.processor_key(name), metadata={**facts, **details}))
             if "lag_records" in facts:
                 of_states[name] = {key: facts[key] for key in OF_STATES if key in facts}
-        for name in stopped_of(recorded, connectors):
-            kept = (before.get(_CONNECTORS) or {}).get(name)
-            unknown, said = connector_news(name, connectors[name], [], kept, now, every_s)
-            events += unknown
-            after.setdefault(_CONNECTORS, {})[name] = said
+        # The checks of a stopped processor must not stay green: nobody runs its sources and sinks, or answers queries.
         for name in (each.processor for each in recorded if each.desired == "stopped" and each.processor in stores):
-            unknown_queries, asked = query_news(name, stores[name], [], (before.get(_QUERIES) or {}).get(name), now)
-            events += unknown_queries
-            after.setdefault(_QUERIES, {})[name] = asked
+            events += outside_news(name, [])
         all_states = [(name, store) for name in of_states for store in stores[name]]
         states, after[_NEXT_STATE] = turn(sorted(all_states), before.get(_NEXT_STATE))
         events += [dg.AssetObservation(keys.state_key(*one), metadata=of_states[one[0]]) for one in states]
@@ -359,11 +358,6 @@ def _telemetry(
         )
 
     return processor_telemetry
-
-
-def stopped_of(deployments: Sequence[Deployment], connectors: Mapping[str, Sequence[ConnectorSpec]]) -> list[str]:
-    """The stopped processors with sources or sinks, whose checks must not stay green: nobody runs these."""
-    return [each.processor for each in deployments if each.desired == "stopped" and connectors.get(each.processor)]
 
 
 def arrival_news(
